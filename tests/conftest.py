@@ -1,6 +1,6 @@
 """What the tests share: one real model, its tokenizer, one scheduler, one recorded run.
 
-`loaded`      the default model, `core.model.load_model()`; the first load ever converts it (about 20 s), later ones take 1-2 s
+`loaded`      the default model, `core.model.load_model()`; the first load ever converts it, so it takes longer
 `tokenizer`   its tokenizer
 `scheduler`   one `core.scheduler.Scheduler` over it for the whole session
 `recorded`    the bundled recorded run that the home page opens on

@@ -68,6 +68,9 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def open_page(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Callable[..., Page]]:
+    if "fresh_server" in request.fixturenames:
+        # Asked for first, so that it ends last: a page that loses its server while open is not quiet.
+        request.getfixturevalue("fresh_server")
     pages = Pages(browser, default_server=lambda: request.getfixturevalue("server"))
     yield pages.open
     pages.close_and_check()
