@@ -106,3 +106,21 @@ class NotTracedError(ExplainerError):
 class BusyError(ExplainerError):
     code = "busy"
     template = "Another measurement is running on this machine. Wait for it to finish, then start yours."
+
+
+class UnsupportedTokenizerError(ExplainerError):
+    code = "unsupported_tokenizer"
+    template = (
+        "The merges of this model's tokenizer cannot be shown: {reason}. "
+        "Choose a model with byte-level BPE, for example SmolLM2, Llama 3, Qwen2, Qwen3 or GPT-2."
+    )
+
+
+class NoChatTemplateError(ExplainerError):
+    code = "no_chat_template"
+    template = "This model has no chat template that takes this prompt. Choose raw text instead."
+
+
+class SystemPromptRefusedError(ExplainerError):
+    code = "system_prompt_refused"
+    template = "The chat template of this model takes no system prompt. Leave the system prompt empty."
