@@ -1,0 +1,77 @@
+"""Mounting the project's own components (Streamlit components v2).
+
+A component is a folder `assets/components/<name>/` with `index.html`, `style.css` and `main.js`. The shared style and
+script (`shared.css`, `shared.js`) are put before each, so that all components have one palette and one player. Files
+are read as text: paths would only work in an installed package. A component is registered once per process and again
+only when one of its files changed.
+
+Python computes, the browser animates: a page hands over its data once, and stepping, playing and dragging happen in
+the browser. Big arrays go in as one-dimensional numpy arrays beside a dict (`data={"logits": array, "meta": {...}}`);
+bytes inside a dict would silently become text, so nobody sends them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import streamlit as st
+
+ROOT = Path(__file__).resolve().parents[2] / "assets" / "components"
+_registered: dict[str, tuple[tuple[int, ...], Callable[..., Any]]] = {}
+_lock = threading.Lock()
+
+
+def _files(name: str) -> tuple[Path, ...]:
+    folder = ROOT / name
+    return (
+        folder / "index.html",
+        ROOT / "shared.css",
+        folder / "style.css",
+        ROOT / "shared.js",
+        folder / "main.js",
+    )
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8") if path.exists() else ""
+
+
+def _renderer(name: str) -> Callable[..., Any]:
+    files = _files(name)
+    stamp = tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in files)
+    with _lock:
+        known = _registered.get(name)
+        if known is None or known[0] != stamp:
+            html, shared_css, css, shared_js, js = map(_read, files)
+            # The line breaks matter: a text of one line would be taken for a path.
+            made = st.components.v2.component(
+                f"otat_{name}", html=f"\n{html}\n", css=f"{shared_css}\n{css}\n", js=f"{shared_js}\n{js}\n"
+            )
+            _registered[name] = known = (stamp, made)
+    return known[1]
+
+
+def mount(
+    name: str,
+    data: Mapping[str, Any],
+    key: str,
+    *,
+    on_change: Callable[[], None] | None = None,
+    default: Mapping[str, Any] | None = None,
+    height: int | str = "content",
+    width: int | str = "stretch",
+    **callbacks: Callable[[], None],
+) -> Any:
+    """Show component `name` with `data`, under `key` (always needed: it is the component's identity).
+
+    Returns the component's state: an attribute for each value it sent with `setStateValue` or `setTriggerValue`.
+    `on_change` is called when its state value `value` changes; name others as `on_<value>_change=…`. A `default` needs
+    the callback of each of its keys.
+    """
+    if on_change is not None:
+        callbacks["on_value_change"] = on_change
+    options: dict[str, Any] = {"default": dict(default)} if default else {}
+    return _renderer(name)(data=dict(data), key=key, height=height, width=width, **options, **callbacks)
