@@ -66,8 +66,8 @@ def recorded() -> Trace:
 
 def recorded_run_path() -> Path:
     """The recording that the home page opens on."""
-    runs = sorted(path for path in (ROOT / "assets" / "runs").iterdir() if path.is_file())
-    return next((path for path in runs if "gravity" in path.name), runs[0])
+    runs = sorted((ROOT / "assets" / "runs").glob("*.otat"))
+    return next((path for path in runs if path.stem.startswith("gravity")), runs[0])
 
 
 @pytest.fixture(scope="session")

@@ -184,8 +184,8 @@ def wait_for_app(page: Page, timeout_s: float = 60) -> None:
 
 
 def wait_for_model(page: Page, timeout_s: float = 120) -> None:
-    """Until the page says that the model is ready (`data-model="ready"` on the status that the frame draws)."""
-    page.wait_for_selector("[data-model=ready]", timeout=timeout_s * 1000, state="attached")
+    """Until the status in the bar says that the model is ready."""
+    page.wait_for_selector(".otat-status.ready", timeout=timeout_s * 1000, state="attached")
 
 
 def axe_violations(page: Page, context: str | None = None) -> list[str]:
