@@ -77,6 +77,15 @@ class SamplingParams:
         return self.temperature == 0
 
 
+PRESETS: dict[str, SamplingParams] = {
+    "greedy": SamplingParams(temperature=0),
+    "factual": SamplingParams(temperature=0.3, top_p=0.9),
+    "chat": SamplingParams(temperature=0.7, top_k=40, top_p=0.95),
+    "creative": SamplingParams(temperature=1.2, min_p=0.05),
+}
+"""Settings as products use them, from always-the-same to surprising. Each is one point in the same space."""
+
+
 def _check_real(name: str, value: object, low: float, high: float, allowed: str) -> None:
     ok = isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value <= high
     if not ok:  # NaN fails the comparison too
@@ -262,7 +271,7 @@ class SamplingRecord:
         """The ids under many uniform numbers at once."""
         u = np.asarray(numbers, dtype=np.float64)
         places = np.searchsorted(self.cumulative, u * self.cumulative[-1], side="right")
-        ids: NDArray[np.int64] = self.order[np.minimum(places, self.n_survivors - 1)]
+        ids: NDArray[np.int64] = self.order[np.minimum(places, _last_place(self.cumulative))]
         return ids
 
 
@@ -322,9 +331,13 @@ def _freeze(*arrays: NDArray[Any]) -> None:
 
 
 def _position(cumulative: Scores, target: float) -> int:
-    """First place whose right edge lies beyond `target`; rounding can put it past the end, where the last token is."""
     place = int(np.searchsorted(cumulative, target, side="right"))
-    return min(place, int(np.searchsorted(cumulative, cumulative[-1], side="left")))
+    return min(place, _last_place(cumulative))
+
+
+def _last_place(cumulative: Scores) -> int:
+    """Where u just below 1 lands: rounding can make u × mass equal to the mass, which lies beyond every edge."""
+    return int(np.searchsorted(cumulative, cumulative[-1], side="left"))
 
 
 # --- the same token, fast
