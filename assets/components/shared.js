@@ -224,10 +224,10 @@ class Player {
   }
   /** New data. Keeps the learner's position; a learner who follows a live run goes on with it. */
   update(options) {
-    const wasAtEnd = this.position >= this.count;
+    const wasAtEnd = this.position >= this.count, wasLive = this.live;
     Object.assign(this, options);
     this.position = Math.max(0, Math.min(this.count, this.position));
-    if (options.position === undefined && this.live && this.following && wasAtEnd && this.position < this.count) this.start();
+    if (options.position === undefined && (this.live || wasLive) && this.following && wasAtEnd && this.position < this.count) this.start();
     this.tell("data");
   }
   tell(why) { this.onChange(this, why); for (const view of this.views) view(this, why); }
@@ -253,7 +253,8 @@ class Player {
   tick(now) {
     if (!this.playing) return;
     // A hidden tab delivers one huge interval on return: do not jump through the whole run.
-    let left = this.last ? Math.min(0.25, (now - this.last) / 1000) * this.speed : 0;
+    // Nobody can follow a live run in slow motion: slower speeds wait until it is over.
+    let left = this.last ? Math.min(0.25, (now - this.last) / 1000) * (this.live ? Math.max(1, this.speed) : this.speed) : 0;
     this.last = now;
     // A live run that got ahead of the screen is caught up with gently.
     if (this.live && this.count - this.position > 12) left *= (this.count - this.position) / 12;
