@@ -261,13 +261,14 @@ def _encode_parts(tokenizer: Tokenizer, parts: Sequence[_Part]) -> EncodedPrompt
 
 
 def _template_specials(tokenizer: Tokenizer, parts: Sequence[_Part]) -> Iterator[tuple[int, tuple[int, int]]]:
-    special = _facts(tokenizer).special
+    facts = _facts(tokenizer)
     for part in parts:
         if part.typed:
             continue
         encoding = _backend(tokenizer).encode(part.text, add_special_tokens=False)
         for token_id, (start, stop) in zip(encoding.ids, encoding.offsets, strict=True):
-            if token_id in special:
+            if token_id in facts.special:
+                start, stop = facts.reach(token_id, part.text, start, stop)
                 yield token_id, (part.start + start, part.start + stop)
 
 
@@ -330,6 +331,7 @@ def prompt_merges(tokenizer: Tokenizer, prompt: EncodedPrompt) -> tuple[BpeWord,
     cursor = 0
     for token, (start, stop) in zip(prompt.tokens, prompt.spans, strict=True):
         if token.id in facts.added:
+            start, stop = facts.reach(token.id, prompt.text, start, stop)
             words.extend(_merge_words(tokenizer, prompt.text[cursor:start]))
             words.append(BpeWord(token.text, (token.bytes,), (), (token.id,), is_special=True))
             cursor = stop
@@ -417,6 +419,7 @@ class _Facts:
     pieces: dict[int, str]
     added: dict[int, str]  # id -> text of every added token
     special: dict[int, str]  # those of them that are special
+    strips: dict[int, tuple[bool, bool]]  # those that swallow the spaces on their (left, right)
     ignore_merges: bool
     byte_level: bool  # pieces are written in the byte alphabet
     obstacle: str | None  # why the merges cannot be followed, if they cannot
@@ -436,6 +439,15 @@ class _Facts:
         copy = type(self.source).from_str(self.source.to_str())
         copy.encode_special_tokens = True
         return copy
+
+    def reach(self, token_id: int, text: str, start: int, stop: int) -> tuple[int, int]:
+        """The characters an added token stands for, with the spaces that it swallows."""
+        leftwards, rightwards = self.strips[token_id]
+        if leftwards:
+            start = len(text[:start].rstrip())
+        if rightwards:
+            stop = len(text) - len(text[stop:].lstrip())
+        return start, stop
 
     def candidate(self, ids: list[int], place: int, other: int) -> tuple[int, int, int] | None:
         found = self.merges.get((ids[place], ids[other]))
@@ -487,6 +499,7 @@ def _read_facts(backend: Any) -> _Facts:
         pieces={token_id: piece for piece, token_id in vocab.items()},
         added={entry["id"]: entry["content"] for entry in added},
         special={entry["id"]: entry["content"] for entry in added if entry["special"]},
+        strips={entry["id"]: (entry["lstrip"], entry["rstrip"]) for entry in added},
         ignore_merges=bool(model.get("ignore_merges")),
         byte_level=byte_level,
         obstacle=_obstacle(model, byte_level),
