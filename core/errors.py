@@ -124,3 +124,40 @@ class NoChatTemplateError(ExplainerError):
 class SystemPromptRefusedError(ExplainerError):
     code = "system_prompt_refused"
     template = "The chat template of this model takes no system prompt. Leave the system prompt empty."
+
+
+# The next six tell what went wrong with a server that somebody measures. `why` names the reason for a translation
+# (`reason.<why>` in the page's text); `reason` is the same in English.
+
+
+class EndpointOffError(ExplainerError):
+    code = "endpoint_off"
+    template = "This instance does not talk to other servers. Run the app on your own machine to measure yours."
+
+
+class EndpointUrlError(ExplainerError):
+    code = "endpoint_url"
+    template = "The address {url} cannot be used: {reason}. Type one like http://127.0.0.1:8000/v1."
+
+
+class EndpointUnreachableError(ExplainerError):
+    code = "endpoint_unreachable"
+    template = "The server {url} was not reached: {reason}. Check that it runs, and its address and port."
+
+
+class EndpointTimeoutError(ExplainerError):
+    code = "endpoint_timeout"
+    template = "The server took longer than {seconds} s {reason}. Try a shorter answer, or a server that is nearer."
+
+
+class EndpointStatusError(ExplainerError):
+    code = "endpoint_status"
+    template = (
+        "The server refused the request (HTTP {status}): {said}. "
+        "Check the key, the model's name and the address."
+    )
+
+
+class EndpointAnswerError(ExplainerError):
+    code = "endpoint_answer"
+    template = "The server's answer could not be measured: {reason}. Check that the address ends in /v1."
