@@ -46,7 +46,9 @@ class Span:
 
     cache: KVCache
     token_ids: tuple[int, ...]
-    all_logits: bool = False  # logits of every position (draft verification, training loss), not only the last
+    all_logits: bool = (
+        False  # logits of every position (draft verification, training loss), not only the last
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,7 +184,9 @@ def _mark(device: torch.device) -> Any:
     """A point in time on the device. GPUs run behind the program, so they stamp an event themselves."""
     if device.type == "cpu":
         return time.perf_counter()
-    event = torch.cuda.Event(enable_timing=True) if device.type == "cuda" else torch.mps.Event(enable_timing=True)
+    event = (
+        torch.cuda.Event(enable_timing=True) if device.type == "cuda" else torch.mps.Event(enable_timing=True)
+    )
     event.record()
     return event
 
@@ -194,12 +198,18 @@ def _mark_times(marks: list[Any], started: float) -> NDArray[np.float64]:
 
 
 def _split(
-    spans: Sequence[Span], logits: NDArray[np.float32], recorder: _Recorder | None, started: float, ended: float
+    spans: Sequence[Span],
+    logits: NDArray[np.float32],
+    recorder: _Recorder | None,
+    started: float,
+    ended: float,
 ) -> tuple[SpanRecord, ...]:
     """Cut what was recorded for the packed row back into one record per span."""
     if recorder is not None:
         layer_starts = _mark_times(recorder.marks, started)
-        residuals = torch.stack(recorder.residuals).float().cpu().numpy()  # (n_layers + 1, n_spans, hidden_size)
+        residuals = (
+            torch.stack(recorder.residuals).float().cpu().numpy()
+        )  # (n_layers + 1, n_spans, hidden_size)
         queries = torch.stack(recorder.queries).float().cpu().numpy()  # (n_layers, n_heads, N, head_dim)
     records, token_row, logit_row = [], 0, 0
     for i, span in enumerate(spans):
@@ -312,7 +322,7 @@ def _refuse_what_we_cannot_do(module: torch.nn.Module, asked: dict[str, Any], sp
 
 def _no_mask(*_args: Any, **_kwargs: Any) -> None:
     """Each span masks for itself, so the model need not build a mask for the packed row."""
-    return None
+    return
 
 
 def register() -> str:

@@ -186,9 +186,11 @@ def _read_weights(folder: str, name: str, device: torch.device, dtype: torch.dty
     with _found(name):
         config = AutoConfig.from_pretrained(folder)
         if type(config) not in AutoModelForCausalLM._model_mapping:
-            raise UnsupportedModelError(family=config.model_type, reason="its being no text-generating decoder")
+            raise UnsupportedModelError(
+                family=config.model_type, reason="its being no text-generating decoder"
+            )
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
-        return model.to(device)  # type: ignore[arg-type]
+        return model.to(device)
 
 
 class _found:
@@ -201,7 +203,9 @@ class _found:
         return None
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        if isinstance(error, (OSError, ValueError, json.JSONDecodeError)) and not isinstance(error, ExplainerError):
+        if isinstance(error, (OSError, ValueError, json.JSONDecodeError)) and not isinstance(
+            error, ExplainerError
+        ):
             remedy = (
                 "Give a folder with config.json, tokenizer and weights, a .gguf file, or a hub id "
                 "(that needs an internet connection the first time)."
@@ -225,7 +229,12 @@ def _check_traceable(loaded: LoadedModel, family: str) -> None:
     ids = tuple(range(1, 7)) if loaded.spec.vocab_size > 8 else (0,) * 6
     loaded.model.set_attn_implementation("eager")
     with torch.inference_mode():
-        own = loaded.model(torch.tensor([ids], device=loaded.device), use_cache=False).logits[0, -1].float().cpu()
+        own = (
+            loaded.model(torch.tensor([ids], device=loaded.device), use_cache=False)
+            .logits[0, -1]
+            .float()
+            .cpu()
+        )
     try:
         loaded.model.set_attn_implementation(register())
         (whole,) = packed_forward(loaded, [Span(loaded.new_cache(), ids)], record=False)
@@ -239,5 +248,10 @@ def _check_traceable(loaded: LoadedModel, family: str) -> None:
     scale = float(own.abs().max()) + 1.0
     tolerance = scale * (1e-4 if loaded.spec.dtype == "float32" else 5e-2)
     for record in (whole, chunked):
-        if len(cache) != len(ids) or float((torch.from_numpy(record.logits[-1]) - own).abs().max()) > tolerance:
-            raise UnsupportedModelError(family=family, reason="an attention that depends on more than Q, K and V")
+        if (
+            len(cache) != len(ids)
+            or float((torch.from_numpy(record.logits[-1]) - own).abs().max()) > tolerance
+        ):
+            raise UnsupportedModelError(
+                family=family, reason="an attention that depends on more than Q, K and V"
+            )

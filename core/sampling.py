@@ -77,15 +77,6 @@ class SamplingParams:
         return self.temperature == 0
 
 
-PRESETS: dict[str, SamplingParams] = {
-    "greedy": SamplingParams(temperature=0),
-    "factual": SamplingParams(temperature=0.3, top_p=0.9),
-    "chat": SamplingParams(temperature=0.7, top_k=40, top_p=0.95),
-    "creative": SamplingParams(temperature=1.2, min_p=0.05),
-}
-"""Settings as products use them, from always-the-same to surprising. Each is one point in the same space."""
-
-
 def _check_real(name: str, value: object, low: float, high: float, allowed: str) -> None:
     ok = isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value <= high
     if not ok:  # NaN fails the comparison too
@@ -95,6 +86,15 @@ def _check_real(name: str, value: object, low: float, high: float, allowed: str)
 def _check_whole(name: str, value: object, low: int, high: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise InvalidSettingError(name=name, value=value, allowed=f"{low} … {high}")
+
+
+PRESETS: dict[str, SamplingParams] = {
+    "greedy": SamplingParams(temperature=0),
+    "factual": SamplingParams(temperature=0.3, top_p=0.9),
+    "chat": SamplingParams(temperature=0.7, top_k=40, top_p=0.95),
+    "creative": SamplingParams(temperature=1.2, min_p=0.05),
+}
+"""Settings as products use them, from always-the-same to surprising. Each is one point in the same space."""
 
 
 # --- the rules: scores -> scores, each a pure function over the whole vocabulary; −inf means "cut"

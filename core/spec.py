@@ -1,8 +1,8 @@
 """The facts of a model, without its weights.
 
 A language model of the transformer kind is described by a handful of whole numbers. Text enters as token ids out of a
-vocabulary (`vocab_size`). Each id becomes a vector of `hidden_size` numbers. That vector goes through `n_layers` layers.
-In each layer, attention works with `n_heads` query heads of `head_dim` numbers; several query heads may share one key
+vocabulary (`vocab_size`). Each id becomes a vector of `hidden_size` numbers, which goes through `n_layers` layers. In
+each layer, attention works with `n_heads` query heads of `head_dim` numbers; several query heads may share one key
 and value head (`n_kv_heads`), which makes the KV cache smaller. At the end the vector is compared with every entry of
 the vocabulary: one score (logit) per possible next token.
 
@@ -12,6 +12,7 @@ apart from the weights: this module imports neither torch nor transformers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -35,7 +36,8 @@ class ModelSpec:
     """Whole-number facts of one model. `dtype` is how weights and cache are held in memory ("float32", …).
 
     `n_parameters` counts each tied weight once and is 0 where nobody has counted yet. `sliding_window` is the number
-    of latest positions that window layers may look at, or None.
+    of latest positions that window layers may look at, or None; `window_layers` says which layers those are (empty:
+    all). `attention_scale` is the factor on q·k.
     """
 
     name: str
@@ -52,6 +54,21 @@ class ModelSpec:
     dtype: str = "float32"
     sliding_window: int | None = None
     tied_embeddings: bool = False
+    window_layers: tuple[bool, ...] = ()
+    attention_scale: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.attention_scale:
+            object.__setattr__(self, "attention_scale", self.head_dim**-0.5)
+        object.__setattr__(
+            self, "window_layers", tuple(self.window_layers)
+        )  # a list after a trip through JSON
+
+    def window_of(self, layer: int) -> int | None:
+        """How many latest positions that layer may look at; None means all."""
+        if self.window_layers and not self.window_layers[layer]:
+            return None
+        return self.sliding_window
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -94,6 +111,8 @@ class ModelSpec:
             dtype=dtype,
             sliding_window=int(window) if window else None,
             tied_embeddings=bool(config.get("tie_word_embeddings", False)),
+            window_layers=tuple(kind == "sliding_attention" for kind in config.get("layer_types") or ()),
+            attention_scale=_attention_scale(config),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -109,6 +128,13 @@ class ModelSpec:
 def _intermediate_size(config: Mapping[str, Any], hidden_size: int) -> int:
     given = config.get("intermediate_size") or config.get("n_inner") or config.get("ffn_dim")
     return int(given or 4 * hidden_size)
+
+
+def _attention_scale(config: Mapping[str, Any]) -> float:
+    """The factor on q·k where a family sets its own (Granite, Gemma); 0 means the usual 1/√head_dim."""
+    if scalar := config.get("query_pre_attn_scalar"):
+        return 1.0 / math.sqrt(scalar)
+    return float(config.get("attention_multiplier") or 0.0)
 
 
 def _required(config: Mapping[str, Any], fact: str) -> int:
