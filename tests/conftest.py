@@ -75,5 +75,5 @@ def live_trace(scheduler: Scheduler) -> Trace:
     from core.sampling import SamplingParams
     from core.scheduler import Request
 
-    request = Request.from_prompt(scheduler.loaded, "What is gravity?", SamplingParams(max_tokens=8))
+    request = Request.from_text(scheduler.loaded, "What is gravity?", SamplingParams(max_tokens=8))
     return scheduler.submit(request).result(timeout=120)

@@ -102,7 +102,9 @@ def test_pages_do_not_import_each_other(path: Path) -> None:
 @each([*PAGES, *VIEWS, APP])
 def test_pages_leave_mathematics_to_core(path: Path) -> None:
     """torch in a page would be imported by the server's script thread, before the first paint."""
-    at_import = {name for name in module_level_imports(path) if name.split(".")[0] in ("torch", "transformers")}
+    at_import = {
+        name for name in module_level_imports(path) if name.split(".")[0] in ("torch", "transformers")
+    }
     assert not at_import
 
 
@@ -111,7 +113,8 @@ def test_caches_live_in_one_file() -> None:
     users = [
         name_of(path)
         for path in [*PAGES, *VIEWS, APP]
-        if path.name != "cache.py" and re.search(r"\bcache_(data|resource)\b", path.read_text(encoding="utf-8"))
+        if path.name != "cache.py"
+        and re.search(r"\bcache_(data|resource)\b", path.read_text(encoding="utf-8"))
     ]
     assert not users
 
@@ -182,7 +185,9 @@ def test_public_dataclasses_are_frozen(path: Path) -> None:
             if ast.unparse(decorator).split("(")[0] in ("dataclass", "dataclasses.dataclass"):
                 options = ast.unparse(decorator)
                 assert "frozen=True" in options, f"{node.name} can be changed"
-                fields = " ".join(ast.unparse(f.annotation) for f in node.body if isinstance(f, ast.AnnAssign))
+                fields = " ".join(
+                    ast.unparse(f.annotation) for f in node.body if isinstance(f, ast.AnnAssign)
+                )
                 if re.search(r"NDArray|ndarray|Tensor\b", fields):
                     assert "eq=False" in options, f"{node.name} holds arrays and compares them with =="
 
@@ -192,7 +197,9 @@ LOCAL_PATH = re.compile(r"(?<![\w.~$})])/(?:work|root|home|Users|farm|tmp|opt|mn
 
 
 def test_no_file_names_a_path_of_one_machine() -> None:
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.split()
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout.split()
     files = [ROOT / name for name in listed if Path(name).suffix in TRACKED_SUFFIXES] or SOURCES
     hits = [
         f"{name_of(path)}:{number}: {line.strip()[:100]}"
@@ -208,7 +215,9 @@ def test_no_file_names_a_path_of_one_machine() -> None:
 def test_components_never_parse_text_as_html(path: Path) -> None:
     """Token text comes from whoever typed it: it goes through textContent."""
     code = path.read_text(encoding="utf-8")
-    assert not re.findall(r"\.(?:innerHTML|outerHTML)\s*\+?=(?!=)|insertAdjacentHTML|document\.write|\beval\(", code)
+    assert not re.findall(
+        r"\.(?:innerHTML|outerHTML)\s*\+?=(?!=)|insertAdjacentHTML|document\.write|\beval\(", code
+    )
 
 
 # ---- pages are found, not listed -------------------------------------------------------------------------------------
@@ -247,10 +256,15 @@ def test_a_new_page_is_one_file_and_its_text(tmp_path: Path) -> None:
     copy_app(tmp_path)
     (tmp_path / "pages" / "99_extra.py").write_text(NEW_PAGE, encoding="utf-8")
     for lang in ("en", "ja"):
-        text = '\n'.join(f'{key} = "Extra {key}"' for key in REQUIRED_TEXT)
+        text = "\n".join(f'{key} = "Extra {key}"' for key in REQUIRED_TEXT)
         (tmp_path / "assets" / "text" / lang / "extra.toml").write_text(text, encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, "-c", SEE_LINKS], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", SEE_LINKS],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     links, title = done.stdout.split("title:")
@@ -289,7 +303,9 @@ def text_of(lang: str, name: str) -> dict[str, str]:
 
 def placeholders(text: str) -> set[str]:
     """The names in {braces}, without what follows them: {ratio:.1f} and {ratio} ask for the same value."""
-    return {re.split(r"[.\[]", field)[0] for _, field, _, _ in string.Formatter().parse(text) if field is not None}
+    return {
+        re.split(r"[.\[]", field)[0] for _, field, _, _ in string.Formatter().parse(text) if field is not None
+    }
 
 
 TEXT_FILES = sorted({path.stem for path in TEXT.rglob("*.toml")})
@@ -347,7 +363,9 @@ def test_every_error_is_a_sentence_in_both_languages(lang: str) -> None:
     for error in error_classes():
         text = texts.get(f"error.{error.code}")
         assert text, f"error.{error.code} is missing from {lang}/common.toml"
-        assert placeholders(text) <= placeholders(error.template), f"error.{error.code} asks for unknown values"
+        assert placeholders(text) <= placeholders(error.template), (
+            f"error.{error.code} asks for unknown values"
+        )
 
 
 def test_error_codes_are_unique_and_defined_in_one_file() -> None:
@@ -358,6 +376,7 @@ def test_error_codes_are_unique_and_defined_in_one_file() -> None:
         for path in SOURCES
         if path.name != "errors.py"
         for node in ast.walk(tree_of(path))
-        if isinstance(node, ast.ClassDef) and any(ast.unparse(base).endswith("ExplainerError") for base in node.bases)
+        if isinstance(node, ast.ClassDef)
+        and any(ast.unparse(base).endswith("ExplainerError") for base in node.bases)
     ]
     assert not elsewhere, "errors have texts in two languages, so they live together in core/errors.py"

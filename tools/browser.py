@@ -36,7 +36,9 @@ def find_browser() -> str | None:
     if named:
         return shutil.which(named)
     found = (shutil.which(name) for name in NAMES)
-    return next((path for path in (*found, *PLACES, _playwrights_own()) if path and Path(path).exists()), None)
+    return next(
+        (path for path in (*found, *PLACES, _playwrights_own()) if path and Path(path).exists()), None
+    )
 
 
 def _playwrights_own() -> str | None:

@@ -45,11 +45,13 @@ class Server:
 
 
 @contextmanager
-def running_server(log: Path, *, start_timeout_s: float = 90, **environment: str) -> Iterator[Server]:
+def running_server(
+    log: Path, *, app: Path | None = None, start_timeout_s: float = 90, **environment: str
+) -> Iterator[Server]:
     """Start the app on a free port of 127.0.0.1, wait until it answers, and end that process afterwards."""
     port = free_port()
     command = [
-        sys.executable, "-m", "streamlit", "run", str(ROOT / "app.py"),
+        sys.executable, "-m", "streamlit", "run", str(app or ROOT / "app.py"),
         "--server.address=127.0.0.1", f"--server.port={port}", "--server.headless=true",
         "--server.fileWatcherType=none",
     ]  # fmt: skip
@@ -141,7 +143,9 @@ class Pages:
 
 
 def page_url(base: str, path: str = "", **query: object) -> str:
-    text = urllib.parse.urlencode({key: str(value) for key, value in query.items()}, quote_via=urllib.parse.quote)
+    text = urllib.parse.urlencode(
+        {key: str(value) for key, value in query.items()}, quote_via=urllib.parse.quote
+    )
     return f"{base}/{path}" + (f"?{text}" if text else "")
 
 
@@ -176,7 +180,9 @@ def ignore_errors(page: Page) -> None:
 def wait_for_app(page: Page, timeout_s: float = 60) -> None:
     """Until the script has run and the browser has drawn it; an exception on the page fails the test with its text."""
     page.wait_for_selector(SETTLED, timeout=timeout_s * 1000, state="attached")
-    page.wait_for_function("() => !document.querySelector('[data-testid=stSkeleton]')", timeout=timeout_s * 1000)
+    page.wait_for_function(
+        "() => !document.querySelector('[data-testid=stSkeleton]')", timeout=timeout_s * 1000
+    )
     page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
     shown = page.locator("[data-testid=stException]")
     if shown.count():
@@ -190,7 +196,9 @@ def wait_for_model(page: Page, timeout_s: float = 120) -> None:
 
 def axe_violations(page: Page, context: str | None = None) -> list[str]:
     """What axe finds, one line each: rule, where, and the element. Streamlit's own tool bar is not ours to mend."""
-    found: dict[str, Any] = Axe().run(page, context=context or {"exclude": [["[data-testid=stToolbar]"]]}).response
+    found: dict[str, Any] = (
+        Axe().run(page, context=context or {"exclude": [["[data-testid=stToolbar]"]]}).response
+    )
     return [
         f"{violation['id']}: {node['target']}: {node['html'][:160]} {node.get('failureSummary', '')[:200]}"
         for violation in found["violations"]

@@ -1,0 +1,10 @@
+"""`make bench`: what this machine does, as one table.
+
+Each row is a ratio, taken within one process and, where two things are compared, in pairs (one, other, one, other …),
+so that a machine that is busy for a moment slows both. The absolute figures stand beside it. A row with a target says
+whether it was reached. The table is printed, and written into README.md together with the machine, its load and the
+date, so that no figure there is typed by hand.
+
+A new row is one function in `engine.py` (the model) or `app.py` (the running app), decorated with `@row(...)`. Run some
+rows only, without touching the README: `make bench ARGS="decode slider"` (words that occur in the rows' names).
+"""

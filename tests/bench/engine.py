@@ -1,0 +1,228 @@
+"""Rows about the engine: our traced, shared, packed passes against what `transformers` does by itself."""
+
+from __future__ import annotations
+
+import io
+import statistics
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import Any
+
+import torch
+from transformers.generation.streamers import BaseStreamer
+
+from core.forward import register
+from core.model import load_model
+from core.sampling import SamplingParams
+from core.scheduler import Request, Scheduler
+from core.trace import Trace
+from tests.bench.table import Measured, Target, at_least, row
+
+PROMPT = "What is gravity?"
+TOPICS = (
+    "rain", "iron", "sleep", "the moon", "bread", "a prime number", "jazz", "salt", "a volcano", "chess",
+    "the tide", "glass", "honey", "a comet", "steam", "ink", "a glacier", "rust", "an echo", "cotton",
+    "thunder", "a bridge", "coral", "a lens", "sand", "a seed", "snow", "a magnet", "a shadow", "yeast",
+)  # fmt: skip
+PROMPTS = tuple(f"What is {topic}? Explain it in a few words." for topic in TOPICS)
+
+
+class Engine:
+    """One loaded model and its scheduler; `generate()` runs on the same weights with transformers' own attention."""
+
+    def __enter__(self) -> Engine:
+        self.loaded = load_model()
+        self.scheduler = Scheduler(self.loaded)
+        self.answer(PROMPT, 8), self.generate(PROMPT, 8)  # the first passes allocate and warm up
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        self.scheduler.close()
+
+    def request(self, prompt: str, n_tokens: int) -> Request:
+        request = Request.from_text(self.loaded, prompt, SamplingParams(max_tokens=n_tokens))
+        return replace(request, ignore_stop=True)  # both sides of a pair must do the same number of passes
+
+    def answer(self, prompt: str, n_tokens: int) -> Trace:
+        """A traced run through the scheduler, greedy."""
+        return self.scheduler.submit(self.request(prompt, n_tokens)).result(timeout=600)
+
+    def generate(self, prompt: str, n_tokens: int) -> list[float]:
+        """The same run through transformers' `generate()`; the times at which its tokens came."""
+        ids = torch.tensor([self.request(prompt, n_tokens).encoded.ids])
+        clock = Clock()
+        self.loaded.model.set_attn_implementation("sdpa")
+        try:
+            with torch.inference_mode():
+                self.loaded.model.generate(
+                    ids, attention_mask=torch.ones_like(ids), do_sample=False, streamer=clock,
+                    max_new_tokens=n_tokens, min_new_tokens=n_tokens, pad_token_id=0,
+                )  # fmt: skip
+        finally:
+            self.loaded.model.set_attn_implementation(register())
+        return clock.times
+
+    def answer_together(self, prompts: tuple[str, ...], n_tokens: int) -> tuple[list[Trace], float]:
+        """All prompts submitted at once, each from a thread of its own; their traces and the seconds it took."""
+        traces: list[Trace | None] = [None] * len(prompts)
+        requests = [self.request(prompt, n_tokens) for prompt in prompts]
+        gate = threading.Barrier(len(prompts) + 1)
+
+        def learner(i: int) -> None:
+            gate.wait()
+            traces[i] = self.scheduler.submit(requests[i]).result(timeout=600)
+
+        threads = [threading.Thread(target=learner, args=(i,)) for i in range(len(prompts))]
+        for thread in threads:
+            thread.start()
+        gate.wait()
+        started = time.perf_counter()
+        for thread in threads:
+            thread.join()
+        return [trace for trace in traces if trace is not None], time.perf_counter() - started
+
+
+class Clock(BaseStreamer):
+    """`generate()` hands over the prompt, then each token; this notes when."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = [time.perf_counter()]
+        self.prompt_seen = False
+
+    def put(self, value: Any) -> None:
+        if self.prompt_seen:
+            self.times.append(time.perf_counter())
+        self.prompt_seen = True
+
+    def end(self) -> None:
+        pass
+
+
+def decode_s(trace: Trace) -> float:
+    """Seconds per token after the first."""
+    return (trace.steps[-1].ended_s - trace.choice_steps[0].ended_s) / (trace.n_generated - 1)
+
+
+@row("traced decode against generate(), tokens/s", at_least(0.97), needs="engine")
+def traced_decode(engine: Engine) -> Measured:
+    n, pairs = 64, []
+    for i in range(7):
+        order = ("ours", "theirs") if i % 2 else ("theirs", "ours")
+        seconds = {}
+        for who in order:
+            if who == "ours":
+                seconds[who] = decode_s(engine.answer(PROMPT, n))
+            else:
+                times = engine.generate(PROMPT, n)
+                seconds[who] = (times[-1] - times[1]) / (len(times) - 2)
+        pairs.append((seconds["ours"], seconds["theirs"]))
+    ratio = statistics.median(theirs / ours for ours, theirs in pairs)
+    ours, theirs = (statistics.median(column) for column in zip(*pairs, strict=True))
+    return Measured(
+        ratio, f"{1 / ours:.1f} against {1 / theirs:.1f} tokens/s; median of {len(pairs)} pairs of {n} tokens"
+    )
+
+
+@row("traced decode, bytes read per second against this machine's read bandwidth", needs="engine")
+def bandwidth_used(engine: Engine) -> Measured:
+    buffer = torch.ones(2**28)  # 1 GiB: far larger than any cache
+    ratios, rates, limits = [], [], []
+    for _ in range(5):
+        trace = engine.answer(PROMPT, 32)
+        rate = bytes_per_pass(engine, trace) / decode_s(trace)
+        limit = read_bandwidth(buffer)
+        rates.append(rate), limits.append(limit), ratios.append(rate / limit)
+    return Measured(
+        statistics.median(ratios),
+        f"{statistics.median(rates) / 1e9:.1f} of {statistics.median(limits) / 1e9:.1f} GB/s; "
+        f"{bytes_per_pass(engine, trace) / 1e6:.0f} MB a pass (weights once, and the cache)",
+    )
+
+
+def bytes_per_pass(engine: Engine, trace: Trace) -> float:
+    """Every weight is read once per pass (tied ones once), and the K and V of the tokens so far (on average)."""
+    weights = sum(p.numel() * p.element_size() for p in engine.loaded.model.parameters())
+    mean_cached = statistics.mean(step.n_cached_after for step in trace.steps if step.phase == "decode")
+    return weights + mean_cached * engine.loaded.spec.kv_bytes_per_token
+
+
+def read_bandwidth(buffer: torch.Tensor) -> float:
+    """Bytes per second of summing a buffer with all threads; the best of three."""
+    best = float("inf")
+    for _ in range(3):
+        started = time.perf_counter()
+        buffer.sum()
+        best = min(best, time.perf_counter() - started)
+    return buffer.numel() * buffer.element_size() / best
+
+
+@row("learners at once", needs="engine")
+def learners(engine: Engine) -> list[tuple[str, Measured, Target | None]]:
+    n, lines = 32, []
+    engine.answer_together(PROMPTS, 4)
+    alone = statistics.median(engine.answer(prompt, 4).choice_steps[0].ended_s for prompt in PROMPTS[:8])
+    for n_learners, target in ((1, None), (8, None), (30, at_least(9))):
+        prompts = PROMPTS[:n_learners]
+        ratios, totals, singles, firsts = [], [], [], []
+        for _ in range(1 if n_learners == 30 else 3):
+            started = time.perf_counter()
+            for prompt in prompts:
+                engine.generate(prompt, n)
+            single = n_learners * n / (time.perf_counter() - started)
+            traces, seconds = engine.answer_together(prompts, n)
+            total = n_learners * n / seconds
+            ratios.append(total / single), totals.append(total), singles.append(single)
+            firsts += [trace.choice_steps[0].ended_s for trace in traces]
+        lines.append(
+            (
+                f"{n_learners} learner{'s' * (n_learners > 1)} at once against generate() one after another, "
+                "all tokens/s",
+                Measured(
+                    statistics.median(ratios),
+                    f"{statistics.median(totals):.0f} against {statistics.median(singles):.1f} tokens/s, "
+                    f"{n} tokens each, prompts read in that time",
+                ),
+                target,
+            )
+        )
+    half = statistics.median(firsts)
+    lines.append(
+        (
+            "time to first token of the 30, median, against one alone",
+            Measured(
+                half / alone,
+                f"{half:.2f} s (first {min(firsts):.2f}, last {max(firsts):.2f}) against {alone:.3f} s",
+            ),
+            None,
+        )
+    )
+    return lines
+
+
+@row("trace in memory against its file, bytes per token", needs="engine")
+def trace_bytes(engine: Engine) -> Measured:
+    trace = engine.answer(PROMPT, 64)
+    arrays = [trace.queries, trace.keys, trace.values]
+    arrays += [
+        getattr(step, name) for step in trace.steps for name in ("logits", "residual", "layer_starts_s")
+    ]
+    held = sum(array.nbytes for array in arrays) / len(trace.tokens)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "run.otat"
+        trace.save(path)
+        stored = path.stat().st_size / len(trace.tokens)
+        data = io.BytesIO(path.read_bytes())
+        started = time.perf_counter()
+        Trace.load(path)
+        seconds = time.perf_counter() - started
+    return Measured(
+        held / stored,
+        f"{held / 1e3:.0f} kB and {stored / 1e3:.0f} kB per token; a file of {len(trace.tokens)} tokens is "
+        f"{data.getbuffer().nbytes / 1e6:.1f} MB and loads in {seconds * 1e3:.0f} ms",
+    )
