@@ -321,6 +321,7 @@ class _Line:
         make = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         self.connection = make(str(parts.hostname), parts.port, timeout=timeout_s)
         self.sock: socket.socket | None = None
+        self.response: http.client.HTTPResponse | None = None
         self.cut_for = ""
 
     def connect(self, read_timeout_s: float) -> None:
@@ -332,6 +333,12 @@ class _Line:
         # Checked on the address really reached and before anything is sent: cloud machines keep secrets there.
         if _is_secret_place(self.sock.getpeername()[0]):
             raise EndpointUrlError(url=self.connection.host, **_why("local_network"))
+
+    def close(self) -> None:
+        self.connection.close()
+        for part in (self.response, self.sock):
+            if part is not None:
+                part.close()
 
     def cut(self, reason: str) -> None:
         self.cut_for = self.cut_for or reason
@@ -452,7 +459,7 @@ def _exchange(
         raise
     finally:
         timer.cancel()
-        line.connection.close()
+        line.close()
 
 
 def _check_cut(line: _Line, ask: Ask) -> None:
@@ -491,7 +498,7 @@ def _send(
         headers["Authorization"] = f"Bearer {endpoint.api_key}"
     data = json.dumps(body).encode()
     line.connection.request("POST", path if path.endswith(PATH) else path + PATH, body=data, headers=headers)
-    response = line.connection.getresponse()
+    line.response = response = line.connection.getresponse()
     if 300 <= response.status < 400:
         raise EndpointUrlError(
             url=parts.netloc, **_why("redirect", _target(response.getheader("Location") or ""))
