@@ -1,4 +1,4 @@
-"""Texts of candidates before the model is loaded: the recorded vocabulary is the tokenizer's."""
+"""Texts of candidates before the model is loaded: the bundled vocabulary is the tokenizer's."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from core.tokenizer import make_tokens
 from pages.views import names
 
 
-def test_the_recorded_vocabulary_is_the_tokenizers(recorded, tokenizer) -> None:
-    ids = range(len(tokenizer))
-    assert names.tokens_of(recorded, ids) == make_tokens(tokenizer, ids)
-    assert len(tokenizer) == recorded.spec.vocab_size
+def test_the_bundled_vocabulary_is_the_tokenizers(recorded, tokenizer) -> None:
+    bundled = names.load_vocabulary(names.vocabulary_path(recorded.spec.name))
+    assert bundled == tuple(token.bytes for token in make_tokens(tokenizer, range(recorded.spec.vocab_size)))
 
 
 def test_an_id_beyond_the_vocabulary_is_shown_as_its_number(recorded) -> None:
-    assert names.tokens_of(recorded, [10**6])[0].text == "#1000000"
+    assert names.names(recorded, [10**6]) == [("#1000000", "")]
