@@ -309,6 +309,7 @@ def placeholders(text: str) -> set[str]:
 
 
 TEXT_FILES = sorted({path.stem for path in TEXT.rglob("*.toml")})
+APP_NAME = "One Token at a Time"
 JAPANESE = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff]")
 
 
@@ -336,7 +337,7 @@ def test_japanese_text_is_japanese(name: str) -> None:
     forgotten = [
         key
         for key, text in japanese.items()
-        if len(text.split()) >= 4 and text == english.get(key) and not JAPANESE.search(text)
+        if len(text.split()) >= 4 and text == english.get(key) != APP_NAME and not JAPANESE.search(text)
     ]
     assert not forgotten
 
