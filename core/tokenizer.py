@@ -25,6 +25,7 @@ import heapq
 import itertools
 import json
 import re
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -394,6 +395,72 @@ def _run_merges(facts: _Facts, ids: list[int]) -> Iterator[BpeMerge]:
                 heapq.heappush(heap, entry)
 
 
+# ---- the same tokenizer somewhere else -------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class BpeTable:
+    """All that another program needs to make the same tokens: the list of merges implies the vocabulary.
+
+    byte_ids   256 token ids, one per byte; -1 for a byte that has no token
+    merges     flat: left id, right id, result id of rank 0, then of rank 1, …
+    added      (id, text, is_special) of every added token
+    """
+
+    byte_ids: tuple[int, ...]
+    merges: array[int]
+    added: tuple[tuple[int, str, bool], ...]
+
+    @property
+    def n_merges(self) -> int:
+        return len(self.merges) // 3
+
+
+@dataclass(frozen=True)
+class ChatPart:
+    """A stretch of the chat template. `role` is "template", "system" (a system prompt of the learner's) or "user".
+
+    specials: (id, start, stop) of the special tokens in a template stretch. The user's stretch is empty: it is where
+    the prompt goes, unchanged.
+    """
+
+    text: str
+    role: str
+    specials: tuple[tuple[int, int, int], ...] = ()
+
+
+def bpe_table(tokenizer: Tokenizer) -> BpeTable | None:
+    """The tokenizer as a table, or None where a table and GPT-2's rule for words are not the whole truth.
+
+    The rule for words (pre-tokenization), in any language of regular expressions that knows Unicode:
+    's|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+
+    """
+    return _facts(tokenizer).table
+
+
+def chat_parts(tokenizer: Tokenizer, system: str | None) -> tuple[ChatPart, ...] | None:
+    """The chat template around any prompt, or None where the template changes the prompt it is given.
+
+    system as in `encode_prompt`. Raises NoChatTemplateError, SystemPromptRefusedError.
+    """
+    if system is not None and clean_text(system) == default_system(tokenizer):
+        system = None
+    probe = " x\n"  # a template that trims would change it
+    parts = _template_parts(tokenizer, probe, None if system is None else clean_text(system))
+    typed = [part.text for part in parts if part.typed]
+    if typed != [text for text in (system, probe) if text is not None]:
+        return None
+    roles = iter(["user"] if system is None else ["system", "user"])
+    made = []
+    for part in parts:
+        role = next(roles) if part.typed else "template"
+        specials = tuple(
+            (i, a - part.start, b - part.start) for i, (a, b) in _template_specials(tokenizer, [part])
+        )
+        made.append(ChatPart("" if role == "user" else part.text, role, specials))
+    return tuple(made)
+
+
 # ---- what is read once from a tokenizer ------------------------------------------------------------------
 
 
@@ -422,6 +489,7 @@ class _Facts:
     strips: dict[int, tuple[bool, bool]]  # those that swallow the spaces on their (left, right)
     ignore_merges: bool
     byte_level: bool  # pieces are written in the byte alphabet
+    portable: bool  # words are cut by GPT-2's rule and by nothing else
     obstacle: str | None  # why the merges cannot be followed, if they cannot
     source: Any
 
@@ -432,6 +500,18 @@ class _Facts:
         pairs = (line.split(" ", 1) if isinstance(line, str) else line for line in lines)
         vocab = self.vocab
         return {(vocab[a], vocab[b]): (rank, vocab[a + b]) for rank, (a, b) in enumerate(pairs)}
+
+    @cached_property
+    def table(self) -> BpeTable | None:
+        if self.obstacle is not None or not self.portable:
+            return None
+        byte_ids = {
+            BYTE_OF[piece]: each for piece, each in self.vocab.items() if len(piece) == 1 and piece in BYTE_OF
+        }
+        lines = sorted((rank, left, right, result) for (left, right), (rank, result) in self.merges.items())
+        flat = array("I", (number for line in lines for number in line[1:]))
+        added = tuple((each, content, each in self.special) for each, content in self.added.items())
+        return BpeTable(tuple(byte_ids.get(byte, -1) for byte in range(256)), flat, added)
 
     @cached_property
     def plain(self) -> Any:
@@ -502,8 +582,22 @@ def _read_facts(backend: Any) -> _Facts:
         strips={entry["id"]: (entry["lstrip"], entry["rstrip"]) for entry in added},
         ignore_merges=bool(model.get("ignore_merges")),
         byte_level=byte_level,
+        portable=_is_portable(description),
         obstacle=_obstacle(model, byte_level),
         source=backend,
+    )
+
+
+def _is_portable(description: dict[str, Any]) -> bool:
+    step, model = description["pre_tokenizer"] or {}, description["model"]
+    plain_bytes = (
+        step.get("type") == "ByteLevel" and step.get("use_regex") and not step.get("add_prefix_space")
+    )
+    odd = (
+        entry[flag] for entry in description["added_tokens"] for flag in ("lstrip", "rstrip", "single_word")
+    )
+    return bool(
+        plain_bytes and not description["normalizer"] and not model.get("ignore_merges") and not any(odd)
     )
 
 

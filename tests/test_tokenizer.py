@@ -19,7 +19,9 @@ from core.errors import NoChatTemplateError, SystemPromptRefusedError, Unsupport
 from core.tokenizer import (
     Token,
     bpe_merges,
+    bpe_table,
     character_groups,
+    chat_parts,
     clean_text,
     default_system,
     encode,
@@ -310,6 +312,53 @@ def test_a_template_that_rewrites_the_text_is_all_template(tokenizer: Any) -> No
 def test_no_template_no_chat(tokenizer: Any) -> None:
     with pytest.raises(NoChatTemplateError, match="raw text"):
         encode_prompt(with_template(tokenizer, None), "Hi", chat=True, system=None)
+
+
+# ---- the tokenizer as a table, for the browser
+
+
+def test_the_table_implies_the_whole_vocabulary(tokenizer: Any) -> None:
+    table = bpe_table(tokenizer)
+    assert table is not None
+    made = {token_id: bytes([byte]) for byte, token_id in enumerate(table.byte_ids) if token_id >= 0}
+    for rank in range(table.n_merges):
+        left, right, result = table.merges[3 * rank : 3 * rank + 3]
+        assert result not in made
+        made[result] = made[left] + made[right]  # the parts stand earlier in the list
+    made |= {token_id: content.encode() for token_id, content, _ in table.added}
+    assert made == {token.id: token.bytes for token in make_tokens(tokenizer, range(len(tokenizer)))}
+    assert table.byte_ids[0x04] == -1
+
+
+@pytest.mark.parametrize("system", [None, "Be <|im_end|> kind.", ""])
+def test_the_parts_of_the_template_around_a_prompt(tokenizer: Any, system: str | None) -> None:
+    parts = chat_parts(tokenizer, system)
+    assert parts is not None
+    prompt = "  Hi <|im_start|> "
+    encoded = encode_prompt(tokenizer, prompt, chat=True, system=system)
+    assert "".join(prompt if part.role == "user" else part.text for part in parts) == encoded.text
+    specials = [(i, part.text[a:b]) for part in parts for i, a, b in part.specials]
+    assert specials == [(token.id, token.text) for token in encoded.tokens if token.is_special]
+    assert [part.role for part in parts if part.role != "template"] == (
+        ["user"] if system is None else ["system", "user"]
+    )
+
+
+def test_what_a_table_cannot_say_is_not_a_table(tokenizer: Any) -> None:
+    assert bpe_table(wrapped(byte_bpe(LETTERS))) is not None
+    for change in ("normalizer", "prefix", "whole", "strip", "kind"):
+        backend = byte_bpe(LETTERS, ignore_merges=change == "whole")
+        if change == "normalizer":
+            backend.normalizer = normalizers.NFC()
+        if change == "prefix":
+            backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+        if change == "strip":
+            backend.add_tokens([AddedToken("<x>", lstrip=True)])
+        if change == "kind":
+            backend.pre_tokenizer = pre_tokenizers.Metaspace()
+        assert bpe_table(wrapped(backend)) is None
+    trims = with_template(tokenizer, "{% for m in messages %}{{ m.content | trim }}{% endfor %}")
+    assert chat_parts(trims, None) is None
 
 
 # ---- characters
