@@ -25,7 +25,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from core.errors import ExplainerError, InvalidSettingError, ModelNotFoundError, UnsupportedModelError
+from core.errors import (
+    ExplainerError,
+    InvalidSettingError,
+    ModelNotFoundError,
+    UnsupportedConfigError,
+    UnsupportedModelError,
+)
 from core.forward import Span, packed_forward, register
 from core.kv_cache import KVCache
 from core.model_cache import converted_folder, file_sha256
@@ -106,7 +112,11 @@ def wrap(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, name: st
     """
     family = str(model.config.model_type)
     layers = _find_layers(model, family)
-    spec = spec_of(model, name)
+    try:
+        spec = spec_of(model, name)
+    except UnsupportedConfigError as error:
+        reason = f"a configuration without “{error.values['key']}” (positions or attention of another kind)"
+        raise UnsupportedModelError(family=family, reason=reason) from error
     loaded = LoadedModel(model.eval(), tokenizer, spec, model.device, layers)
     _check_traceable(loaded, family)
     return loaded
