@@ -38,7 +38,8 @@ record: $(VENV)/installed-app
 $(BIN)/python:
 	@set -e; for python in $(PYTHON) python3 python3.13 python3.12 python3.11 python; do \
 	  if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
-	    echo "Creating $(VENV) with $$("$$python" --version)."; exec "$$python" -m venv "$(VENV)"; \
+	    echo "Creating $(VENV) with $$("$$python" --version)."; \
+	    "$$python" -m venv "$(VENV)" && exit 0; rm -rf "$(VENV)"; exit 1; \
 	  fi; \
 	done; \
 	echo "Python 3.11 or newer is needed and was not found. Install it, or name it: make PYTHON=/path/to/python3.11 run" >&2; exit 1
