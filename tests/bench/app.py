@@ -13,7 +13,15 @@ from types import TracebackType
 from playwright.sync_api import Browser, Page, WebSocket, sync_playwright
 
 from tests.bench.table import Measured, Target, at_most, row
-from tests.browser.helpers import LAUNCH_ARGS, Server, page_url, running_server, wait_for_app, wait_for_model
+from tests.browser.helpers import (
+    LAUNCH_ARGS,
+    Server,
+    page_url,
+    running_server,
+    wait_for_app,
+    wait_for_model,
+    wait_for_run,
+)
 from tests.conftest import ROOT
 from tools.browser import HELP, find_browser
 
@@ -238,8 +246,7 @@ def bytes_of_pages(app: App, server: Server, prompt: str) -> dict[str, int]:
         page.goto(page_url(server.url, "", run=1, prompt=prompt, max_tokens=40))
         wait_for_app(page)
         wait_for_model(page)
-        page.wait_for_selector(".run-stage .phase-decode", timeout=120_000)
-        page.wait_for_timeout(8_000)
+        wait_for_run(page)
         for name in PAGE_NAMES:
             received[0] = 0
             page.locator(f".st-key-otat_nav a[href*='/{name}']").first.click()

@@ -20,7 +20,8 @@ request to anything but the server. A test that provokes such things on purpose 
 
 Fixtures: `server` (one for the session, warm), `fresh_server` (a new process for this test: for cold deep links),
 `browser`, `open_page`. Helpers to import from `tests.browser.helpers`: `wait_for_app(page)`, `axe_violations(page)`,
-`console_errors(page)`, `ignore_errors(page)`, `wait_for_model(page)`, `running_server(...)`, `screenshot(page, name)`,
+`console_errors(page)`, `ignore_errors(page)`, `wait_for_model(page)`,
+`wait_for_run(page)`, `running_server(...)`, `screenshot(page, name)`,
 `overflow_px(page)` (how far the page scrolls sideways: 0 is right).
 """
 

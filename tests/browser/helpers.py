@@ -194,6 +194,11 @@ def wait_for_model(page: Page, timeout_s: float = 120) -> None:
     page.wait_for_selector(".otat-status.ready", timeout=timeout_s * 1000, state="attached")
 
 
+def wait_for_run(page: Page, timeout_s: float = 120) -> None:
+    """Until the run stage shows the learner's own run, finished."""
+    page.wait_for_selector(".run-stage[data-state=finished]", timeout=timeout_s * 1000, state="attached")
+
+
 def axe_violations(page: Page, context: str | None = None) -> list[str]:
     """What axe finds, one line each: rule, where, and the element. Streamlit's own tool bar is not ours to mend."""
     found: dict[str, Any] = (

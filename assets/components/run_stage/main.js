@@ -314,6 +314,7 @@ export default function (component) {
   if (!data) return;
   const fresh = data.run !== s.run, words = JSON.stringify(data.text) !== s.words;
   Object.assign(s, { data, run: data.run, f: formats(data.lang), send: setStateValue, end: axisEnd(data), colours: null, candidatesFor: null });
+  s.root.dataset.state = data.state;  // for whoever watches the page: styles, tests, measurements
   if (words) {
     s.words = JSON.stringify(data.text); s.text = data.text; s.groups.splice(0).forEach((g) => g.node.remove());
     s.root.setAttribute("aria-label", data.text.aria);
