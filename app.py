@@ -1,10 +1,35 @@
 """Home: why does a language model answer one token at a time?
 
-Run it with `make run`, or `streamlit run app.py`.
+It opens on a recorded real run and lets a learner make their own. Start it with `make run`, or `streamlit run app.py`.
 """
 
 from __future__ import annotations
 
-from pages.views.frame import page_frame
+import streamlit as st
+
+from pages.views import ask, live, run_stage
+from pages.views.frame import Frame, page_frame, path_of_pages
+
+
+def stage(frame: Frame) -> None:
+    """The run stage with what belongs to it. Drawn again by a timer while a run goes on."""
+    run, over = frame.run, not live.is_active()
+    if st.session_state.get("home_was_active") and over:
+        st.session_state["home_was_active"] = False
+        st.rerun()  # the run has just ended: everything else on the page may now look at it
+    st.session_state["home_was_active"] = not over
+    with frame.errors():
+        failure = live.error()
+        if failure is not None:
+            st.error(frame.explain(failure), icon=":material/info:")
+        trace = run_stage.current_trace(frame, run)
+        if not ask.state_line(frame):
+            run_stage.surprise(frame, trace)
+        run_stage.show(frame, run_stage.current(frame, run), on_step=run_stage.keep_step)
+        run_stage.figures(frame, trace)
+
 
 frame = page_frame("home")
+ask.prompt_row(frame)
+st.fragment(stage, run_every=live.POLL_S if live.is_active() else None)(frame)
+path_of_pages(frame)

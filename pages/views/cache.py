@@ -1,8 +1,8 @@
 """What all sessions share: the recorded runs, and one engine (model and scheduler).
 
 These are the only `st.cache_*` of the project. The recorded run is numpy only and is drawn at once. The model takes
-seconds, and importing torch alone takes two, so a thread does both while the learner already looks at the recorded
-run. Nobody ever waits for it in a page's script: `engine().loaded` is None until it is ready.
+seconds, and importing torch alone takes two, so a thread does both once the first page has been drawn. Nobody ever
+waits for it in a page's script: `engine().loaded` is None until it is ready.
 
 Streamlit collects garbage after each script run. With torch's objects around, that takes 200 ms and is felt in every
 session; `gc.freeze()` after loading takes them out of the collector's sight.
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
-from core.errors import ExplainerError, RunFailedError
+from core.errors import ExplainerError
 
 if TYPE_CHECKING:
     from core.model import LoadedModel
@@ -51,13 +51,21 @@ def recorded_trace(name: str | None = None) -> Trace:
     return _load_trace(str(path), path.stat().st_mtime_ns if path.exists() else 0)
 
 
+@st.cache_resource(max_entries=4, show_spinner=False)
+def vocabulary(path: str) -> tuple[bytes, ...]:
+    """The bytes of every token of a recorded run's model (see names.py)."""
+    from pages.views.names import load_vocabulary
+
+    return load_vocabulary(Path(path))
+
+
 @dataclass(frozen=True)
 class Status:
     """Where loading stands. `stage` is a key of common.toml's [model.stage]; `fraction` runs from 0 to 1."""
 
     stage: str = "waiting"
     fraction: float = 0.0
-    error: ExplainerError | None = None
+    error: ExplainerError | None = None  # may be None even after a failure: then nobody foresaw it
 
     @property
     def ready(self) -> bool:
@@ -65,7 +73,7 @@ class Status:
 
     @property
     def failed(self) -> bool:
-        return self.error is not None
+        return self.stage == "failed"
 
 
 class Engine:
@@ -104,14 +112,14 @@ class Engine:
             self.status = Status("ready", 1.0)
         except ExplainerError as error:
             self._fail(error)
-        except Exception as error:  # the thread must end with a sentence, whatever happened
-            self._fail(RunFailedError(reason=f"the model could not be loaded ({type(error).__name__})"))
+        except Exception:  # whatever happened, the learner gets a sentence and the log gets the details
+            self._fail(None)
 
     def _progress(self, stage: str, fraction: float) -> None:
         # "ready" is said by this class alone, when the scheduler is there too.
         self.status = Status("scheduler" if stage == "ready" else stage, min(fraction, 0.99))
 
-    def _fail(self, error: ExplainerError) -> None:
+    def _fail(self, error: ExplainerError | None) -> None:
         _log.exception("The model could not be loaded")
         self.loaded = self.scheduler = None
         self.status = Status("failed", 0.0, error)
@@ -119,7 +127,5 @@ class Engine:
 
 @st.cache_resource(max_entries=1, show_spinner=False)
 def engine() -> Engine:
-    """The one engine of this process. Loading begins with the first call; the source is the variable OTAT_MODEL."""
-    made = Engine(os.environ.get("OTAT_MODEL") or None)
-    made.start()
-    return made
+    """The one engine of this process. `start()` begins loading; the source is the variable OTAT_MODEL."""
+    return Engine(os.environ.get("OTAT_MODEL") or None)

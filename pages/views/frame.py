@@ -42,7 +42,7 @@ from core.errors import ExplainerError
 from pages.views import cache, live
 from pages.views import settings as settings_module
 from pages.views.settings import Settings
-from pages.views.text import LANGUAGES, Text
+from pages.views.text import LANGUAGES, Text, escape_markdown
 
 if TYPE_CHECKING:
     from core.model import LoadedModel
@@ -112,10 +112,20 @@ class Frame:
     # --- errors ------------------------------------------------------------------------------------------------------
 
     def explain(self, error: ExplainerError) -> str:
-        """The sentence of `error` in the learner's language, as Markdown with escaped values."""
+        """The sentence of `error` in the learner's language, as Markdown with escaped values.
+
+        A value `why` names a translated `reason` (text key `reason.<why>`); `name` may be the name of a control.
+        """
         if self.t.find(f"error.{error.code}") is None:
-            return str(error)
-        return self.md(f"error.{error.code}", **error.values)
+            return escape_markdown(error)
+        values = dict(error.values)
+        for value, key in (
+            ("reason", f"reason.{values.get('why')}"),
+            ("name", f"control.{values.get('name')}"),
+        ):
+            if isinstance(self.t.find(key), str):
+                values[value] = self.t(key)
+        return self.md(f"error.{error.code}", **values)
 
     @contextmanager
     def errors(self) -> Iterator[None]:
@@ -135,31 +145,24 @@ class Frame:
     ) -> None:
         """One number with what it is and how we know it: measured here now, computed, or simulated.
 
-        `page` names the page that explains it; the label links there where that page exists.
+        `page` names the page that explains it: a link to it follows the label where that page exists.
         """
-        st.html(f'<div class="otat-figs">{self._figure_html(label, value, kind, help, page)}</div>')
+        tip = f' title="{html.escape(help)}"' if help else ""
+        tag = f'<em class="otat-kind {kind}">{html.escape(self.t(f"kind.{kind}"))}</em>'
+        st.html(
+            f'<div class="otat-fig"{tip}><b>{html.escape(value)}</b><span>{html.escape(label)} {tag}</span></div>'
+        )
+        if page and page != self.page:
+            self.link(page, self.t("see", page=Text(self.lang, page)("nav")))
 
     def figures(self, figures: Sequence[Figure]) -> None:
         """A row of figures: tuples (label, value[, kind[, page]])."""
-        cells = (self._figure_html(f[0], f[1], *f[2:3], page=f[3] if len(f) > 3 else None) for f in figures)
-        st.html(f'<div class="otat-figs">{"".join(cells)}</div>')
-
-    def _figure_html(
-        self, label: str, value: str, kind: str = "measured", help: str | None = None, page: str | None = None
-    ) -> str:
-        name = html.escape(label)
-        if page and any(known.name == page for known in all_pages()):
-            name = f'<a href="{html.escape(self._href(page))}" target="_self">{name}</a>'
-        tip = f' title="{html.escape(help)}"' if help else ""
-        return (
-            f'<div class="otat-fig"{tip}><b>{html.escape(value)}</b><span>{name}'
-            f'<em class="otat-kind {kind}">{html.escape(self.t(f"kind.{kind}"))}</em></span></div>'
-        )
-
-    def _href(self, page: str) -> str:
-        from urllib.parse import urlencode
-
-        return f"./{'' if page == 'home' else page}?{urlencode(self.settings.query())}"
+        with st.container(horizontal=True):
+            # Marks instead of keys: they may be drawn again and again by a fragment. frame.css styles their container.
+            st.html('<span class="otat-mark figs"></span>')
+            for label, value, *more in figures:
+                with st.container(gap=None):
+                    self.figure(label, value, *more[:1], page=more[1] if len(more) > 1 else None)
 
     # --- learning furniture ------------------------------------------------------------------------------------------
 
@@ -176,9 +179,8 @@ class Frame:
         self._block("try", text, self.t("try_this"))
 
     def _block(self, kind: str, text: str, tag: str = "") -> None:
-        count = st.session_state.setdefault("_otat_blocks", {})
-        count[kind] = count.get(kind, 0) + 1
-        with st.container(key=f"otat_{kind}_{count[kind]}", gap="xxsmall"):
+        with st.container(gap="xxsmall"):
+            st.html(f'<span class="otat-mark {kind}"></span>')
             if tag:
                 st.html(f'<span class="otat-tag">{html.escape(tag)}</span>')
             st.markdown(text)
@@ -236,17 +238,17 @@ def page_frame(page: str) -> Frame:
         page_title=f"{frame.t('title')} · {frame.t('app')}", page_icon=str(ROOT / "assets" / "icon.png"), layout="wide",
         initial_sidebar_state="collapsed",
     )  # fmt: skip
-    st.session_state["_otat_blocks"] = {}
     visited = st.session_state.setdefault("otat_visited", set())
     visited.add(page)
     settings_module.write_url(settings)
+    live.resume(settings)
     st.html(f"<style>{_css(bool(settings.get('projector')), frame.lang)}</style>")
     _bar(frame)
+    with st.container(key="otat_model"):
+        live.status(frame)
     _notices(frame)
     st.title(frame.t("question"), anchor=False)
-    lead = frame.t.find("lead")
-    if lead:
-        st.markdown(f'<div class="otat-lead">{html.escape(frame.t("lead"))}</div>', unsafe_allow_html=True)
+    st.html(f'<p class="otat-lead">{html.escape(frame.t("lead", **_facts(frame)))}</p>')
     return frame
 
 
@@ -293,7 +295,6 @@ def _bar(frame: Frame) -> None:
                 label = Text(frame.lang, page.name)("nav")
                 st.page_link(page.file, label=label, query_params=frame.settings.query(), icon="")
         with st.container(key="otat_tools", horizontal=True, vertical_alignment="center"):
-            live.status(frame)
             key = f"otat_lang_{frame.page}"
             st.session_state[key] = frame.lang
             st.segmented_control(
@@ -306,11 +307,31 @@ def _bar(frame: Frame) -> None:
 
 
 def _notices(frame: Frame) -> None:
-    rejected = list(dict.fromkeys(frame.settings.rejected))  # stays until the learner changes something or the page
-    failure = cache.engine().status.error
-    if failure is not None:
-        st.error(frame.explain(failure), icon=":material/info:")
+    rejected = list(
+        dict.fromkeys(frame.settings.rejected)
+    )  # stays until the learner changes something or the page
+    status = cache.engine().status
+    if status.failed:
+        sentence = frame.explain(status.error) if status.error else frame.t("model.unexpected")
+        st.error(sentence, icon=":material/info:")
         st.button(frame.t("model.retry"), key=f"otat_retry_{frame.page}", on_click=cache.engine().start)
     if rejected:
         names = ", ".join(frame.t(f"control.{name}") for name in rejected)
         st.warning(frame.md("url.rejected", names=names), icon=":material/info:")
+
+
+def path_of_pages(frame: Frame) -> None:
+    """All questions in their order, with what was already visited."""
+    visited = st.session_state.get("otat_visited", set())
+    pages = [page for page in all_pages() if page.name != "home"]
+    if not pages:
+        return
+    st.subheader(frame.t("path.title"), anchor=False)
+    with st.container(key="otat_path", gap="xxsmall"):
+        for page in pages:
+            text = Text(frame.lang, page.name)
+            seen = page.name in visited
+            label = f"{text('question')}" + (f" :small[:gray[✓ {frame.t('path.visited')}]]" if seen else "")
+            with st.container(key=f"otat_path_{page.name}", gap=None):
+                st.html(f'<span class="otat-tag">{html.escape(text("nav"))}</span>')
+                st.page_link(page.file, label=label, query_params=frame.settings.query(), icon="")

@@ -1,56 +1,61 @@
-"""The text of any token of the vocabulary, before and after the model is loaded.
+"""The texts of tokens that a run did not choose.
 
-The vocabulary of the default model lies beside the recorded runs, so that a page can name the candidates of a recorded
-run at once. For any other model the loaded tokenizer is asked. Nobody waits: a token without a known text is shown by
-its id until the tokenizer is there.
+A trace holds the texts of its own tokens. Its candidates are only ids: what the other 49,147 tokens are called is known
+to the tokenizer, which comes with the model. For a recorded run, drawn before the model is there, the same names lie in
+`assets/data/vocabulary-<model>.gz`: the bytes of each token in hex, one line per id.
 """
 
 from __future__ import annotations
 
-import functools
 import gzip
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from core.tokenizer import Token, make_tokens
 from pages.views import cache
 
 if TYPE_CHECKING:
     from core.trace import Trace
 
-FILE = cache.RUNS / "vocabulary.txt.gz"
+DATA = Path(__file__).resolve().parents[2] / "assets" / "data"
+
+Name = tuple[str, str]  # text (parts of a character read as U+FFFD), bytes in hex
 
 
-@functools.lru_cache(maxsize=1)
-def _recorded_vocabulary() -> tuple[str, ...]:
-    return tuple(gzip.decompress(FILE.read_bytes()).decode().split("\n")) if FILE.exists() else ()
+def vocabulary_path(model: str) -> Path:
+    """Where the bundled names of a model are, whether or not they are there."""
+    return DATA / f"vocabulary-{model.replace('/', '_')}.gz"
 
 
-@functools.lru_cache(maxsize=1)
-def _recorded_model() -> str:
-    return cache.recorded_trace().spec.name
+def save_vocabulary(tokenizer: Any, n_tokens: int, path: Path) -> None:
+    """Write the names of all tokens (`make record` does so for the recorded runs' model)."""
+    from core.tokenizer import make_tokens
+
+    lines = "\n".join(token.bytes.hex() for token in make_tokens(tokenizer, range(n_tokens)))
+    path.write_bytes(gzip.compress(lines.encode("ascii"), compresslevel=9, mtime=0))
 
 
-def tokens_of(trace: Trace, ids: Iterable[int]) -> tuple[Token, ...]:
-    """The tokens with these ids, in this order (positions 0, 1, …), as the model of `trace` reads them."""
-    wanted = [int(token_id) for token_id in ids]
-    if trace.spec.name == _recorded_model() and _recorded_vocabulary():
-        return tuple(_from_line(token_id, position) for position, token_id in enumerate(wanted))
+def load_vocabulary(path: Path) -> tuple[bytes, ...]:
+    """The bytes of every token, by id."""
+    lines = gzip.decompress(path.read_bytes()).decode("ascii").split("\n")
+    return tuple(bytes.fromhex(line) for line in lines)
+
+
+def names(trace: Trace, ids: Iterable[int]) -> list[Name]:
+    """Text and bytes (hex) of any token ids of the model that made this run."""
+    wanted = [int(i) for i in ids]
     loaded = cache.engine().loaded
-    if loaded is not None:
-        return make_tokens(loaded.tokenizer, wanted)  # type: ignore[arg-type]
-    known = {token.id: token for token in trace.tokens}
-    return tuple(known.get(token_id) or _unknown(token_id) for token_id in wanted)
+    if loaded is not None and loaded.spec.name == trace.spec.name:
+        from core.tokenizer import make_tokens
+
+        return [(token.text, token.bytes.hex()) for token in make_tokens(loaded.tokenizer, wanted)]
+    path = vocabulary_path(trace.spec.name)
+    known = {token.id: (token.text, token.bytes.hex()) for token in trace.tokens}
+    table = cache.vocabulary(str(path)) if path.exists() else ()
+    return [known.get(i) or _named(table, i) for i in wanted]
 
 
-def _from_line(token_id: int, position: int) -> Token:
-    lines = _recorded_vocabulary()
-    if not 0 <= token_id < len(lines):
-        return _unknown(token_id)
-    data = bytes.fromhex(lines[token_id].lstrip("!"))
-    return Token(token_id, data, data.decode("utf-8", "replace"), lines[token_id].startswith("!"), position)
-
-
-def _unknown(token_id: int) -> Token:
-    text = f"#{token_id}"
-    return Token(token_id, text.encode(), text, False, 0)
+def _named(table: tuple[bytes, ...], token_id: int) -> Name:
+    if token_id >= len(table):
+        return (f"#{token_id}", "")
+    return (table[token_id].decode("utf-8", errors="replace"), table[token_id].hex())

@@ -120,10 +120,9 @@ def declare(
 
 
 DEFAULT_PROMPT = "What is gravity?"
-DEFAULT_SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
 
 declare("prompt", DEFAULT_PROMPT, str)
-declare("system", DEFAULT_SYSTEM, str)
+declare("system", "", str)  # empty: the one that the model's chat template brings along
 declare("chat", True)
 declare("temperature", 0.0, check=lambda t: t == 0 or 0.01 <= t <= 2)
 declare("top_k", 0, int, between(0, 1_000))
