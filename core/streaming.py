@@ -18,14 +18,16 @@ All times are seconds on one clock. Each stage is a pure function from one tuple
 from __future__ import annotations
 
 import codecs
+import json
 import math
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from core.errors import InvalidSettingError
-from core.latency import Arrival, check_times
+from core.errors import InvalidSettingError, TraceFileError
+from core.latency import Arrival, Events, check_times
 
 if TYPE_CHECKING:
     from core.trace import Trace
@@ -196,3 +198,75 @@ def draws_at_end(messages: Sequence[Message]) -> tuple[Draw, ...]:
 def first_and_last_s(draws: Sequence[Draw]) -> tuple[float, float] | None:
     """When the first and the last character appear; None when nothing is ever drawn."""
     return (draws[0].time_s, draws[-1].time_s) if draws else None
+
+
+# ---- recorded streams --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RecordedStream:
+    """A real run, of which only what streaming needs was kept: each token's bytes and moment, and how it was
+    made."""
+
+    emissions: tuple[Emission, ...]
+    token_ids: tuple[int, ...]
+    special: tuple[bool, ...]
+    prompt: str
+    chat: bool
+    model: str
+    n_prompt: int
+    admitted_s: float
+    machine: str
+    created: str
+    versions: dict[str, str]
+
+    def events(self) -> Events:
+        """The run's moments, for the figures of `core.latency`."""
+        return Events(0.0, self.admitted_s, tuple(emission.time_s for emission in self.emissions))
+
+    def save(self, path: Path) -> None:
+        """Write it as JSON."""
+        values = {name: getattr(self, name) for name in _KEPT}
+        rows = [
+            [e.time_s, e.data.hex(), i, s]
+            for e, i, s in zip(self.emissions, self.token_ids, self.special, strict=True)
+        ]
+        path.write_text(
+            json.dumps({**values, "tokens": rows}, ensure_ascii=False, indent=1) + "\n", encoding="utf-8"
+        )
+
+    @staticmethod
+    def load(path: Path) -> RecordedStream:
+        """Read what `save` wrote. Raises TraceFileError for anything else."""
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+            emissions = tuple(Emission(float(row[0]), bytes.fromhex(row[1])) for row in values["tokens"])
+            check_emissions(emissions)
+            return RecordedStream(
+                emissions=emissions,
+                token_ids=tuple(int(row[2]) for row in values["tokens"]),
+                special=tuple(bool(row[3]) for row in values["tokens"]),
+                **{name: values[name] for name in _KEPT},
+            )
+        except (OSError, ValueError, KeyError, TypeError, IndexError, InvalidSettingError) as error:
+            raise TraceFileError(path=str(path), reason="it is damaged or no recorded stream") from error
+
+
+_KEPT = ("prompt", "chat", "model", "n_prompt", "admitted_s", "machine", "created", "versions")
+
+
+def stream_of(trace: Trace) -> RecordedStream:
+    """What streaming needs of a run."""
+    return RecordedStream(
+        emissions=emissions_of(trace),
+        token_ids=tuple(token.id for token in trace.answer_tokens),
+        special=tuple(token.is_special for token in trace.answer_tokens),
+        prompt=trace.prompt,
+        chat=trace.chat,
+        model=trace.spec.name,
+        n_prompt=trace.n_prompt,
+        admitted_s=float(trace.admitted_s),
+        machine=trace.machine,
+        created=trace.created,
+        versions=dict(trace.versions),
+    )

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from core import streaming
-from core.errors import InvalidSettingError
+from core.errors import InvalidSettingError, TraceFileError
 from core.streaming import (
     Draw,
     Emission,
     Message,
+    RecordedStream,
     deliver,
     draws_as_it_comes,
     draws_at_end,
@@ -22,6 +25,7 @@ from core.streaming import (
     messages_every_seconds,
     messages_every_tokens,
 )
+from tests.conftest import ROOT
 
 HELLO = tuple(Emission(t, d) for t, d in ((0.5, b"Hel"), (0.6, b"lo"), (0.72, b" wor"), (0.81, b"ld")))
 # 雨 is e9 9b a8: its first token holds two thirds of it, as byte-level tokens do.
@@ -187,3 +191,54 @@ def check_draws(messages: tuple[Message, ...], draws: tuple[Draw, ...], n_chars:
     for draw in draws:
         there = sum(len(m.text) for m in messages if m.arrived_s <= draw.time_s)
         assert draw.n_chars <= there
+
+
+# ---- recorded streams ----
+
+STREAMS = sorted((ROOT / "assets" / "runs").glob("*.stream.json"))
+
+
+def test_a_stream_is_what_its_run_was(recorded: Any, tmp_path: Path) -> None:
+    stream = streaming.stream_of(recorded)
+    assert [e.time_s for e in stream.emissions] == [step.ended_s for step in recorded.choice_steps]
+    text = "".join(message.text for message in messages_every_tokens(stream.emissions))
+    assert text == recorded.answer_text
+    assert stream.events().token_s[0] == recorded.first_token_s
+    stream.save(tmp_path / "s.json")
+    assert RecordedStream.load(tmp_path / "s.json") == stream
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{}", "[]", '{"tokens": [[0.2, "zz", 1, false]]}', '{"tokens": 3}', "\x00"]
+)
+def test_a_damaged_stream_is_refused_in_words(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "bad.stream.json"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(TraceFileError, match="Record it again"):
+        RecordedStream.load(path)
+    with pytest.raises(TraceFileError):
+        RecordedStream.load(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize("path", STREAMS, ids=lambda path: path.stem)
+def test_recorded_streams_show_what_they_are_there_for(path: Path) -> None:
+    """Half characters inside, whole ones at the end."""
+    stream = RecordedStream.load(path)
+    waiting = streaming.waiting_tokens(stream.emissions)
+    assert sum(waiting) >= 3
+    assert not waiting[-1]
+    assert not any("\ufffd" in message.text for message in messages_every_tokens(stream.emissions))
+
+
+@pytest.mark.parametrize("path", STREAMS, ids=lambda path: path.stem)
+def test_recorded_streams_can_be_made_again(path: Path, scheduler: Any) -> None:
+    from core.sampling import SamplingParams
+    from core.scheduler import Request
+
+    stream = RecordedStream.load(path)
+    params = SamplingParams(max_tokens=len(stream.token_ids))
+    request = Request.from_text(scheduler.loaded, stream.prompt, params, chat=stream.chat)
+    again = streaming.stream_of(scheduler.submit(request).result(120))
+    assert again.token_ids == stream.token_ids
+    assert [e.data for e in again.emissions] == [e.data for e in stream.emissions]
+    assert (again.n_prompt, again.model) == (stream.n_prompt, stream.model)
