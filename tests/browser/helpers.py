@@ -154,8 +154,10 @@ def watch(page: Page, server_url: str) -> None:
     errors = _errors.setdefault(page, [])
 
     def on_console(message: ConsoleMessage) -> None:
-        if message.type == "error":
-            errors.append(f"console: {message.text[:300]}")
+        where = message.location.get("url", "")
+        # Below a page's path, Streamlit's client first looks for the server in the wrong folder; that is its habit.
+        if message.type == "error" and "/_stcore/" not in where:
+            errors.append(f"console: {message.text[:300]} ({where[:200]})")
 
     def on_request(route: Route, request: Request) -> None:
         if request.url.startswith((server_url, "data:", "blob:")):

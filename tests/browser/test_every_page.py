@@ -51,7 +51,8 @@ def test_every_page_is_quiet_accessible_and_fits(open_page: Callable[..., Page],
     page.wait_for_timeout(700)  # components draw after the script has ended
     assert page.locator("h1").count() == 1
     assert overflow_px(page) == 0
-    assert axe_violations(page) == []
+    found = axe_violations(page)
+    assert not found, "\n".join(found)
 
 
 @every_page
