@@ -49,7 +49,9 @@ def stage(frame: Frame, data: dict[str, Any]) -> None:
     layer, position = kv_cache_data.cell_of(frame.settings.get("kv_cell"), trace)
     meta = kv_cache_data.cell_facts(trace, (layer, position))
     meta |= {"lang": frame.lang, "text": frame.t.group("vector")}
-    components.mount("kv_vector", {"meta": meta, **kv_cache_data.vectors(trace, (layer, position))}, "kv_vector")
+    components.mount(
+        "kv_vector", {"meta": meta, **kv_cache_data.vectors(trace, (layer, position))}, "kv_vector"
+    )
 
 
 def surprise(frame: Frame) -> None:
@@ -73,7 +75,9 @@ def question(frame: Frame) -> None:
     n, first = trace.n_prompt, escape_markdown(visible(trace.tokens[trace.n_prompt].text))
     options = [frame.t("predict.option", n=k) for k in (n - 1, n, n + 1)]
     text = {"n": n, "token": visible(trace.tokens[trace.n_prompt].text), "next": n + 1}
-    frame.predict("after_prefill", frame.t("predict.q", n=n, token=first), options, 1, frame.md("predict.why", **text))
+    frame.predict(
+        "after_prefill", frame.t("predict.q", n=n, token=first), options, 1, frame.md("predict.why", **text)
+    )
 
 
 def try_these(frame: Frame) -> None:
@@ -82,7 +86,9 @@ def try_these(frame: Frame) -> None:
     n_prefill = trace.choice_steps[0].index + 1
     if n_prefill < len(trace.steps):
         first = visible(trace.tokens[trace.n_prompt].text)
-        frame.try_this(frame.md("try.step", before=n_prefill, after=n_prefill + 1, n=trace.n_prompt, token=first))
+        frame.try_this(
+            frame.md("try.step", before=n_prefill, after=n_prefill + 1, n=trace.n_prompt, token=first)
+        )
     ratios = kv_cache_data.sink_ratios(trace)
     if ratios and max(ratios) < SINK_RATIO:
         k, v = (f"{100 * ratio:.0f}" for ratio in ratios)

@@ -34,7 +34,9 @@ def shown_positions(trace: Trace) -> int:
     return min(trace.n_traced, BUDGET_BYTES // per_position)
 
 
-def grid(trace: Trace, run: str, view: dict[str, Any], measured: dict[str, Any] | None = None) -> dict[str, Any]:
+def grid(
+    trace: Trace, run: str, view: dict[str, Any], measured: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """The data of the component `kv_stage`, without language and texts."""
     n_shown = shown_positions(trace)
     lengths = norms(trace, n_shown)
@@ -92,7 +94,11 @@ def weighed(trace: Trace, cache: KVCache | None) -> dict[str, Any] | None:
 
 def default_cell(trace: Trace) -> Cell:
     """A cell worth looking at first: the middle layer at the last word that the learner typed."""
-    own = [i for i in range(trace.n_prompt) if not trace.from_template[i] and trace.tokens[i].text.strip().isalnum()]
+    own = [
+        i
+        for i in range(trace.n_prompt)
+        if not trace.from_template[i] and trace.tokens[i].text.strip().isalnum()
+    ]
     position = own[-1] if own else trace.n_prompt - 1
     return trace.spec.n_layers // 2, min(position, max(0, trace.n_traced - 1))
 
@@ -121,7 +127,9 @@ def vectors(trace: Trace, cell: Cell) -> dict[str, Any]:
     found = position < trace.n_traced
     parts = {"k": trace.keys, "v": trace.values}
     return {
-        name: np.asarray(part[layer, :, position], dtype=np.float32).ravel() if found else np.zeros(0, np.float32)
+        name: np.asarray(part[layer, :, position], dtype=np.float32).ravel()
+        if found
+        else np.zeros(0, np.float32)
         for name, part in parts.items()
     }
 
@@ -135,7 +143,7 @@ def writer(trace: Trace, position: int) -> Step | None:
 
 
 def sink_ratios(trace: Trace) -> tuple[float, float] | None:
-    """Mean length of K and of V at the first position, as shares of the other positions' mean. None for one position."""
+    """Mean length of K and of V at the first position, as shares of the others. mean; None for one position."""
     if trace.n_traced < 2:
         return None
     lengths = np.sqrt((norms(trace) ** 2).sum(axis=1)).mean(axis=1)  # (K or V, position)

@@ -262,7 +262,7 @@ function drawCandidates(s) {
   const doubt = step && step.entropy_bits !== null && step.entropy_bits !== undefined ? t(text.doubt, { bits: f.bits(step.entropy_bits) }) : "\u00a0";
   s.title.replaceChildren(h("span", {}, text.candidates), h("small", {}, doubt));
   if (!step || !step.top.length) {
-    s.rows.replaceChildren(h("p", { class: "note" }, step ? text.no_choice : data.state === "waiting" ? "" : text.nothing_yet));
+    s.rows.replaceChildren(h("p", { class: "note" }, step ? text.no_choice : isLive(data) ? "" : text.nothing_yet));
     return;
   }
   const token = data.tokens[step.token_index], rows = step.top.slice(0, CANDIDATES).map(([word, hex, p, id]) => candidateRow(s, step, showToken(word, hex), p, token && id === token.id));
@@ -281,7 +281,8 @@ function candidateRow(s, step, label, p, chosen, extra = "") {
 
 function drawHead(s) {
   const { data, player, text, f } = s, i = player.playing && player.position < data.steps.length ? player.position : player.position - 1, step = data.steps[i];
-  const phase = step ? step.phase : data.state === "waiting" ? "waiting" : "";
+  const started = data.state === "running" && !data.steps.length; // the first pass is under way: nothing to show of it yet
+  const phase = step ? step.phase : data.state === "waiting" ? "waiting" : started ? "prefill" : "";
   s.pill.className = "pill " + phase;
   s.pill.hidden = !phase;
   s.pill.textContent = phase === "waiting" ? text.waiting : phase ? text[phase + "_short"] : "";
@@ -290,7 +291,7 @@ function drawHead(s) {
     words.push(t(text.pass_of, { i: i + 1, n: data.steps.length }), f.ms((step.t1 - step.t0) * 1000));
     if (step.batch > 1) words.push(t(text.batch, { n: f.int(step.batch - 1) }));
   } else if (data.state === "waiting") words.push(t(text.queue, { n: f.int(Math.max(0, (data.queue_position ?? 1) - 1)) }));
-  else words.push(text.nothing_yet);
+  else words.push(started ? t(text.prefill, { n: f.int(data.n_prompt) }) : text.nothing_yet);
   s.what.textContent = words.join(" · ");
   s.live.hidden = !(isLive(data) && !player.following);
   s.live.textContent = text.jump_live;
