@@ -316,7 +316,7 @@ def _notices(frame: Frame) -> None:
         st.error(sentence, icon=":material/info:")
         st.button(frame.t("model.retry"), key=f"otat_retry_{frame.page}", on_click=cache.engine().start)
     if rejected:
-        names = ", ".join(frame.t(f"control.{name}") for name in rejected)
+        names = ", ".join(str(frame.t.find(f"control.{name}") or name) for name in rejected)
         st.warning(frame.md("url.rejected", names=names), icon=":material/info:")
 
 

@@ -143,7 +143,7 @@ def _submit(settings: Settings) -> Run:
 
 def status(frame: Frame) -> None:
     """The state of the model and, away from the home page, of the run. Looks again only while there is news to come."""
-    st.fragment(_status, run_every=0.4 if _has_news(frame) else None)(frame, _has_news(frame))
+    st.fragment(_status, run_every=0.8 if _has_news(frame) else None)(frame, _has_news(frame))
 
 
 def _has_news(frame: Frame) -> bool:
@@ -169,7 +169,7 @@ def _status_words(frame: Frame) -> tuple[str, str]:
         return "failed", frame.t("model.failed")
     if not loading.ready:
         return "loading", frame.t(f"model.stage.{loading.stage}", percent=round(loading.fraction * 100))
-    if run is not None and not run.is_over:
+    if frame.page != "home" and run is not None and not run.is_over:
         return "loading", run_words(frame, run)
     loaded = cache.engine().loaded
     return "ready", frame.t("model.ready", model=loaded.spec.name if loaded else "")

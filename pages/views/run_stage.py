@@ -51,7 +51,10 @@ def show(
     frame: Frame, data: dict[str, Any], key: str = "run_stage", on_step: Callable[[], None] | None = None
 ) -> Any:
     """Mount the stage with the learner's language. `on_step` is called when they chose a position (state `step`)."""
-    full = {**data, "lang": frame.lang, "text": frame.t.group("stage")}
+    words = frame.t.group("stage")
+    if data["state"] in ("waiting", "running"):
+        words["nothing_yet"] = words["nothing_live"]
+    full = {**data, "lang": frame.lang, "text": words}
     return components.mount("run_stage", full, key, on_step_change=on_step or (lambda: None))
 
 
@@ -165,6 +168,8 @@ def figures(frame: Frame, trace: Trace) -> None:
         rows.append((frame.t("fig.speed"), f"{speed:.1f}", "measured", "roofline"))
     rows.append((frame.t("fig.kv"), text.size(trace.kv_bytes), "computed", "kv_cache"))
     frame.figures(rows)
+    if trace.origin == "recorded":
+        st.caption(frame.t("ask.recorded", machine=text.escape_markdown(trace.machine)))
 
 
 def surprise(frame: Frame, trace: Trace) -> None:
