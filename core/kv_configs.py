@@ -8,6 +8,7 @@ familiar-looking keys is how wrong figures arise.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -258,6 +259,33 @@ def layout_from_config(config: Mapping[str, object], *, include_mtp: bool = Fals
         ) from error
     reader.finish()
     return KVLayout(tuple(layers), family)
+
+
+MAX_TEXT = 1_000_000  # characters; published files have a few thousand
+
+
+def config_from_text(text: str) -> Mapping[str, object]:
+    """The object in a pasted `config.json`. Python's own NaN and Infinity are allowed: some published files
+    hold them. Raises UnsupportedConfigError for anything that is no such object, however deep or long.
+    """
+    if len(text) > MAX_TEXT:
+        raise _refuse(
+            "config.json", f"has more than {MAX_TEXT:,} characters", "Paste the model's config.json only."
+        )
+    try:
+        found = json.loads(text.strip().lstrip("\ufeff"))
+    except RecursionError as error:
+        raise _refuse("config.json", "is nested too deeply", "Paste the model's config.json only.") from error
+    except ValueError as error:
+        where = (
+            f" (line {error.lineno}, column {error.colno})" if isinstance(error, json.JSONDecodeError) else ""
+        )
+        raise _refuse(
+            "config.json", f"is not valid JSON{where}", "Paste the whole file, from { to }."
+        ) from error
+    if not isinstance(found, Mapping):
+        raise _refuse("config.json", "is not an object", "Paste the whole file, from { to }.")
+    return found
 
 
 def find_text_model(config: Mapping[str, object]) -> tuple[str, Mapping[str, object], bool]:

@@ -150,7 +150,11 @@ _OWN_PATTERN = ("gemma2", "gemma3", "gpt-oss", "cohere2")
 
 def layout_from_gguf(source: str | PathLike[str] | bytes, *, include_mtp: bool = False) -> KVLayout:
     """See KVLayout.from_gguf. `source` may also be the first bytes of a file."""
-    table = read_gguf_metadata(source)
+    return layout_from_gguf_table(read_gguf_metadata(source), include_mtp=include_mtp)
+
+
+def layout_from_gguf_table(table: Mapping[str, object], *, include_mtp: bool = False) -> KVLayout:
+    """The layout told by a metadata table that was read elsewhere (a browser that keeps the file to itself)."""
     architecture = table.get("general.architecture")
     if not isinstance(architecture, str):
         raise _damaged("does not name its architecture")
@@ -161,8 +165,9 @@ def layout_from_gguf(source: str | PathLike[str] | bytes, *, include_mtp: bool =
     }
     extra = values.get("nextn_predict_layers")
     config = _config(architecture, values)
-    if isinstance(extra, int) and extra and isinstance(config["num_hidden_layers"], int):
-        config["num_hidden_layers"] -= 0 if include_mtp else extra  # block_count counts them
+    n_layers = config.get("num_hidden_layers")
+    if isinstance(extra, int) and isinstance(n_layers, int):
+        config["num_hidden_layers"] = n_layers - (0 if include_mtp else extra)  # block_count counts them
     per_layer = config.get("num_key_value_heads")
     if isinstance(per_layer, list):
         return _per_layer(architecture, values, per_layer)
