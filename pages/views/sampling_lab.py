@@ -3,6 +3,9 @@
 All scores of the pass travel once, as one array in a mount of its own (assets/components/logits_store); the lab beside
 it gets what is small: settings, the names of the likeliest tokens, the run's choices with their doubt. The browser
 computes the rest, with the mathematics of core/sampling.py.
+
+The lab has settings of its own (`lab` in the URL): a learner may try anything here, and the link still replays the run
+as it was. They start from the run's settings; a greedy run starts the lab at temperature 1, where there is more to see.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import streamlit as st
 
+from core.errors import ExplainerError
 from core.sampling import PRESETS, SamplingParams, entropy_bits, softmax
 from pages.views import components
 from pages.views import settings as settings_module
@@ -27,7 +31,11 @@ if TYPE_CHECKING:
 LAB, STORE = "sampling_lab", "logits_store"
 N_NAMES = 200  # likeliest tokens whose texts are sent; others are asked for when they are drawn
 RULES = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
-NEARLY = 0.95  # of two equally doubtful choices the earlier one is more interesting: more of the answer follows
+FIELDS = (*RULES, "seed")
+WHOLE = ("top_k", "seed")
+NEARLY = (
+    0.95  # of two equally doubtful choices the earlier one is more interesting: more of the answer follows
+)
 
 _doubts: WeakKeyDictionary[Trace, tuple[float, ...]] = WeakKeyDictionary()
 
@@ -72,10 +80,40 @@ def context(trace: Trace, choice: Choice, n_tokens: int = 8) -> str:
     return " ".join(spoken.decode("utf-8", errors="replace").split())
 
 
-def params_of(frame: Frame) -> SamplingParams:
-    """The learner's settings as core takes them."""
-    wanted = {name: frame.settings.get(name) for name in settings_module.SAMPLING}
-    return SamplingParams(**wanted)
+def read_lab(raw: str) -> str:
+    """Checks what a URL says about the lab: six numbers, each in its range. Raises ValueError."""
+    if raw:
+        _from_text(raw)
+    return raw
+
+
+def _from_text(raw: str) -> dict[str, Any]:
+    parts = raw.split(",")
+    if len(parts) != len(FIELDS):
+        raise ValueError(raw)
+    values = {name: (int if name in WHOLE else float)(part) for name, part in zip(FIELDS, parts, strict=True)}
+    try:
+        SamplingParams(**values)
+    except ExplainerError as error:
+        raise ValueError(raw) from error
+    return values
+
+
+def lab_settings(frame: Frame) -> dict[str, Any]:
+    """The lab's settings: the learner's, else those of their runs."""
+    raw = frame.settings.get("lab")
+    if raw:
+        return _from_text(raw)
+    values = {name: frame.settings.get(name) for name in FIELDS}
+    return {**values, "temperature": values["temperature"] or 1.0}
+
+
+def lab_params(frame: Frame, max_tokens: int) -> SamplingParams:
+    """The lab's settings as core takes them."""
+    return SamplingParams(**lab_settings(frame), max_tokens=max_tokens)
+
+
+settings_module.declare("lab", "", read_lab, lambda raw: isinstance(raw, str))
 
 
 def show(frame: Frame, trace: Trace, choice: Choice) -> None:
@@ -85,7 +123,7 @@ def show(frame: Frame, trace: Trace, choice: Choice) -> None:
     components.mount(STORE, {"logits": logits, "meta": {"key": key}}, STORE)
     components.mount(
         LAB,
-        {"logits_key": key, **_small(frame, trace, choice)},
+        {"logits_key": key, **payload(frame, trace, choice)},
         LAB,
         on_settings_change=_take_settings,
         on_step_change=_take_step,
@@ -93,19 +131,22 @@ def show(frame: Frame, trace: Trace, choice: Choice) -> None:
     )
 
 
-def _small(frame: Frame, trace: Trace, choice: Choice) -> dict[str, Any]:
+def payload(frame: Frame, trace: Trace, choice: Choice) -> dict[str, Any]:
+    """What the lab gets beside the logits."""
     previous = sorted(set(choice.previous_ids))
     return {
         "n_vocab": trace.spec.vocab_size,
         "dice_step": choice.number,
-        "settings": {name: frame.settings.get(name) for name in (*RULES, "seed")},
+        "settings": lab_settings(frame),
         "previous": previous,
         "names": _names(trace, choice, previous),
         "answer": _answer(trace),
         "step": choice.position,
         "context": context(trace, choice),
         "chosen": choice.step.token_id,
-        "presets": [[name, {rule: getattr(params, rule) for rule in RULES}] for name, params in PRESETS.items()],
+        "presets": [
+            [name, {rule: getattr(params, rule) for rule in RULES}] for name, params in PRESETS.items()
+        ],
         "lang": frame.lang,
         "text": frame.t.group("lab"),
     }
@@ -134,23 +175,25 @@ def _answer(trace: Trace) -> list[dict[str, Any]]:
     ]
 
 
-def _take(values: dict[str, Any]) -> None:
+def _take(name: str, value: Any) -> None:
     settings = settings_module.current()
-    for name, value in values.items():
-        whole = name in ("top_k", "seed", "step")
-        if not settings.set(name, int(value) if whole else float(value)):
-            settings.rejected.append(name)
+    if not settings.set(name, value):
+        settings.rejected.append(name)
     settings_module.write_url(settings)
 
 
 def _take_settings() -> None:
     sent = (st.session_state.get(LAB) or {}).get("settings") or {}
-    _take({name: value for name, value in sent.items() if name in (*RULES, "seed")})
+    raw = ",".join(
+        f"{sent.get(name, 0):g}" if name not in WHOLE else str(int(sent.get(name, 0))) for name in FIELDS
+    )
+    try:
+        _take("lab", read_lab(raw))
+    except ValueError:
+        settings_module.current().rejected.append("lab")
 
 
 def _take_step() -> None:
     step = (st.session_state.get(LAB) or {}).get("step")
     if step is not None:
-        _take({"step": step})
-
-
+        _take("step", int(step))
