@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 import traceback
@@ -13,6 +14,7 @@ RESOURCES = {"engine": engine.Engine, "app": app.App}
 
 
 def main(words: list[str]) -> int:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers and browsers are ended too
     chosen = [r for r in table.ROWS if not words or any(word.lower() in r.name.lower() for word in words)]
     load = table.load_now()
     lines: list[table.Line] = []

@@ -64,6 +64,7 @@ class App:
             page.goto(page_url(server.url, path, **query))
             wait_for_app(page)
             wait_for_model(page)
+            page.wait_for_timeout(1_500)  # the page looks again once the model is ready
             wait_for_app(page)
             yield page
         finally:
@@ -123,7 +124,8 @@ def start(app: App) -> list[tuple[str, Measured, Target | None]]:
     ]
 
 
-RERUN = """() => new Promise(done => {
+RERUN = """() => new Promise((done, fail) => {
+    setTimeout(() => fail(new Error('the script did not run')), 60000);
     const app = document.querySelector('[data-testid=stApp]'), started = performance.now();
     let ran = false;
     const watch = new MutationObserver(() => {
