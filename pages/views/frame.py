@@ -235,7 +235,7 @@ def page_frame(page: str) -> Frame:
     settings.pull(st.query_params)
     frame = Frame(page, _language(settings), settings)
     st.set_page_config(
-        page_title=f"{frame.t('title')} · {frame.t('app')}", page_icon=str(ROOT / "assets" / "icon.png"), layout="wide",
+        page_title=f"{frame.t('title')} · {frame.t('app')}", page_icon=str(ROOT / "assets" / "icon.svg"), layout="wide",
         initial_sidebar_state="collapsed",
     )  # fmt: skip
     visited = st.session_state.setdefault("otat_visited", set())

@@ -97,7 +97,7 @@ def test_extreme_runs_can_be_looked_at_on_every_page(open_page: Callable[..., Pa
     wait_for_model(page)
     wait_for_run(page)
     for name in PAGES[1:]:
-        page.locator(f".st-key-otat_nav a[href*='/{name}']").first.click()
+        page.locator(f".st-key-otat_nav a[href^='{name}']").first.click()
         page.wait_for_url(f"**/{name}*")
         wait_for_app(page)
         page.wait_for_timeout(700)
