@@ -32,7 +32,9 @@ SOURCES = [*CORE, *VIEWS, *PAGES, APP, *TOOLS]
 TEXT = ROOT / "assets" / "text"
 
 # Usable in a notebook, a script or a phone's Python without a 200 MB import.
-WITHOUT_TORCH = ["attention", "errors", "kv_memory", "latency", "sampling", "spec", "tokenizer", "trace"]
+WITHOUT_TORCH = [
+    "attention", "errors", "kv_gguf", "kv_logs", "kv_memory", "latency", "sampling", "spec", "streaming", "tokenizer", "trace",
+]  # fmt: skip
 MAX_FUNCTION_LINES, MEDIAN_FUNCTION_LINES, MAX_PAGE_LINES = 50, 12, 120
 REQUIRED_TEXT = ("title", "question", "nav", "lead")
 

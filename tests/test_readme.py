@@ -13,6 +13,7 @@ import pytest
 from core.scheduler import Scheduler
 from tests.bench.table import BEGIN, END
 from tests.conftest import ROOT
+from tools import readme_tree
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -37,16 +38,9 @@ def test_the_notebook_snippet_runs_as_it_stands() -> None:
     assert "SamplingRecord" in done.stdout
 
 
-def test_the_tree_names_every_module_and_page() -> None:
-    tree = next(block for block in blocks("") if "app.py" in block)
-    files = [*(ROOT / "core").glob("*.py"), *(ROOT / "pages").glob("*.py"), *(ROOT / "pages" / "views").glob("*.py")]
-    assert [path.name for path in files if path.name not in tree] == []
-    named = re.findall(r"^\s*([\w./]+\.(?:py|toml|txt))\s", tree, flags=re.M)
-    missing = [name for name in named if not any((ROOT / folder / name).exists() for folder in FOLDERS)]
-    assert missing == []
-
-
-FOLDERS = ("", "core", "pages", "pages/views", "tests", "tools")
+def test_the_tree_is_the_real_one() -> None:
+    written = README.split(readme_tree.BEGIN)[1].split(readme_tree.END)[0]
+    assert written.strip().strip("`").strip() == readme_tree.tree(), "run: python tools/readme_tree.py"
 
 
 def test_the_classroom_numbers_are_the_schedulers() -> None:
