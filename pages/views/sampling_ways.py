@@ -103,8 +103,7 @@ def _card(frame: Frame, tree: Tree, branch: Branch) -> str:
         frame.t("continue.passes", n=branch.n_passes) + " · " + frame.t("continue.saved", n=branch.n_copied)
     )
     note += f" · {frame.t('kind.measured')}"
-    own = tree.trunk.tokens[branch.at : branch.at + len(branch.tokens)]
-    if not branch.is_growing and [t.id for t in own] == [t.id for t in branch.tokens]:
+    if not branch.is_growing and _agrees(tree, branch):
         note = frame.t("continue.same") + " · " + note
     if branch.state == "waiting":
         note = frame.t("continue.wait")
@@ -113,6 +112,12 @@ def _card(frame: Frame, tree: Tree, branch: Branch) -> str:
     first, rest = _spoken(branch.tokens[:1]), _spoken(branch.tokens[1:])
     title = frame.t(f"continue.{branch.label}")
     return _html(title, _context(tree, branch.at), first, rest, note, growing=branch.is_growing)
+
+
+def _agrees(tree: Tree, branch: Branch) -> bool:
+    """True where the branch says what the run says, as far as both go."""
+    pairs = zip(tree.trunk.tokens[branch.at :], branch.tokens, strict=False)
+    return all(ours.id == theirs.id for ours, theirs in pairs)
 
 
 def _context(tree: Tree, at: int) -> str:
