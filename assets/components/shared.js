@@ -5,7 +5,7 @@
  * NUMBERS     formats(lang) -> {int, number, bytes, ms, percent, bits}                axisTicks(max, width, gap)
  * DATA        column(value)  table(value)     numpy arrays sent by Python arrive as Arrow tables
  * DRAWING     fitCanvas(canvas) -> {ctx, w, h}   palette(element)   hatch(ctx, colour)   rem()
- * TIME        new Player({...})   playerBar(player, text, options)   bindKeys(root, player)   once(fn)   reducedMotion()
+ * TIME        new Player({...})   playerBar(player, text, options)   bindKeys(root, player)   once(fn)   settle(fn, ms)   reducedMotion()
  * WATCHING    watch(root, redraw) -> stop     redraws on resize, theme, projector mode
  * FEEDBACK    tooltip(root) -> {show, hide}   announcer(root) -> say(text)
  *
@@ -126,7 +126,8 @@ function table(value) {
 /** Pixels of one rem now: canvases scale with projector mode through it. */
 function rem(n = 1) { return n * parseFloat(getComputedStyle(document.documentElement).fontSize || "16"); }
 
-/** Fits a canvas's pixels to its CSS box and the screen's density, clears it, and returns {ctx, w, h} in CSS pixels. */
+/** Fits a canvas's pixels to its CSS box and the screen's density, clears it, and returns {ctx, w, h} in CSS pixels.
+ *  w is 0 while the canvas is not on screen (a page that is being left): draw nothing then. */
 function fitCanvas(canvas) {
   const ratio = window.devicePixelRatio || 1, w = canvas.clientWidth, h = canvas.clientHeight;
   const pw = Math.max(1, Math.round(w * ratio)), ph = Math.max(1, Math.round(h * ratio));
@@ -170,6 +171,14 @@ function reducedMotion() { return window.matchMedia("(prefers-reduced-motion: re
 function once(fn) {
   let asked = false;
   return () => { if (asked) return; asked = true; requestAnimationFrame(() => { asked = false; fn(); }); };
+}
+
+/** Calls fn only when nobody has asked again for `ms` milliseconds: Python hears where a learner stopped, not each step there. */
+function settle(fn, ms = 200) {
+  let timer = 0;
+  const later = (...values) => { clearTimeout(timer); timer = setTimeout(() => fn(...values), ms); };
+  later.cancel = () => clearTimeout(timer);
+  return later;
 }
 
 /** Redraws when the size, the theme, the density or projector mode changes. Returns a function that stops watching. */

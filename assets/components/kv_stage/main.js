@@ -75,10 +75,11 @@ function buildKv(root) {
   const q = (selector) => root.querySelector(selector);
   const s = {
     root, pill: q(".pill"), what: q(".what"), which: q(".which"), heads: q(".heads"), canvas: q("canvas"), legend: q(".legend"), controls: q(".controls"),
-    chain: q(".chain"), tableTitle: q(".table-box h3"), scroll: q(".table-box .scroll"), thead: q("thead"), tbody: q("tbody"),
-    wiringTitle: q(".wiring h3"), says: q(".says"), wires: q(".wires"), cost: q(".cost"), view: { kv: "k", head: 0, cell: null }, run: null, shown: -1,
+    chain: q(".chain"), tableTitle: q(".table-box h2"), scroll: q(".table-box .scroll"), thead: q("thead"), tbody: q("tbody"),
+    wiringTitle: q(".wiring h2"), says: q(".says"), wires: q(".wires"), cost: q(".cost"), view: { kv: "k", head: 0, cell: null }, run: null, shown: -1,
   };
   s.player = new Player({ speed: 0.1, onChange: (p, why) => { if (s.m) drawKv(s, why); } });
+  s.tell = settle(() => send(s));
   s.say = announcer(root);
   s.tip = tooltip(root);
   bindKeys(root, s.player, { skip: (target) => target === s.canvas });
@@ -124,19 +125,17 @@ function bindGrid(s) {
     if (event.key === " ") s.player.toggle();
     else if (moves[event.key]) {
       const [layer, position] = moves[event.key];
-      pick(s, [Math.max(0, Math.min(s.m.n_layers - 1, layer)), Math.max(0, Math.min(s.m.tokens.length - 1, position))], { later: true });
+      pick(s, [Math.max(0, Math.min(s.m.n_layers - 1, layer)), Math.max(0, Math.min(s.m.tokens.length - 1, position))]);
     } else if (event.key !== "Enter") return;
     event.preventDefault();
   };
 }
 
-/** Chooses a cell. later: the learner walks with the keyboard, so tell Python only when they rest. */
-function pick(s, cell, { later = false } = {}) {
+function pick(s, cell) {
   s.view.cell = cell;
   drawGrid(s);
   s.say(cellWords(s, cell).join(", "));
-  clearTimeout(s.timer);
-  if (later) s.timer = setTimeout(() => send(s), 250); else send(s);
+  s.tell();
 }
 
 function cellWords(s, [layer, j]) {
@@ -156,7 +155,9 @@ function written(s, layer, j, cached, moving, now) {
 }
 
 function drawGrid(s) {
-  const { ctx, w, h: height } = fitCanvas(s.canvas), { m, player } = s, c = (s.colours ||= palette(s.root)), g = geometry(s, w, height);
+  const { ctx, w, h: height } = fitCanvas(s.canvas), { m, player } = s;
+  if (w < 2) return; // not on screen (the page is being left)
+  const c = (s.colours ||= palette(s.root)), g = geometry(s, w, height);
   const cached = cachedAt(m, player.position), moving = player.playing && player.fraction > 0 && !reducedMotion() ? stepOf(m, player.position) : null;
   const now = moving ? player.fraction * stepDuration(s, player.position) * 1000 - (moving.start - previousEnd(m, player.position)) : 0;
   const { alpha } = shades(s), gap = g.cw > 4 ? Math.min(1.25, g.cw * 0.12) : 0, rowGap = g.ch > 5 ? 0.6 : 0;
@@ -315,7 +316,7 @@ function drawWires(s) {
 }
 
 function setHead(s, head) { s.view.head = head; afterMode(s); }
-function afterMode(s) { drawModes(s); drawKv(s, "mode"); send(s); }
+function afterMode(s) { drawModes(s); drawKv(s, "mode"); s.tell(); }
 
 function toggles(box, label, options, current, choose) {
   box.setAttribute("role", "group"); box.setAttribute("aria-label", label);
@@ -355,7 +356,7 @@ function drawKv(s, why) {
   drawHead(s);
   if (why !== "commit") return;
   s.say(s.what.textContent);
-  send(s);
+  s.tell();
 }
 
 export default function (component) {
@@ -369,10 +370,12 @@ export default function (component) {
   const valueText = (p) => t(s.text.pass_of, { i: p.position, n: p.count });
   if (!s.bar) s.controls.append((s.bar = playerBar(s.player, m.text, { speeds: [0.02, 0.1, 0.25, 1], valueText }))); else s.bar.setText(m.text);
   if (fresh) {
+    s.tell.cancel();
     s.view = { kv: m.view.kv, head: m.view.head <= m.n_kv_heads ? m.view.head : 0, cell: m.view.cell };
     s.sent = JSON.stringify({ step: m.view.step, ...s.view });
     s.player.pause({ quiet: true });
   }
   drawModes(s); buildTable(s);
   s.player.update({ count: m.steps.length, duration: (i) => stepDuration(s, i), ...(fresh ? { position: m.view.step ?? m.steps.length } : {}) });
+  return () => { s.tell.cancel(); s.player.stop(); };
 }

@@ -32,7 +32,7 @@ function plot(s, name, head, values, limit) {
 }
 
 function buildVector(root) {
-  const s = { root, title: root.querySelector("h3"), where: root.querySelector(".where"), plots: root.querySelector(".plots"), sum: root.querySelector(".sum"), redraw: [] };
+  const s = { root, title: root.querySelector("h2"), where: root.querySelector(".where"), plots: root.querySelector(".plots"), sum: root.querySelector(".sum"), redraw: [] };
   s.tip = tooltip(root);
   watch(root, () => { s.colours = null; s.redraw.forEach((draw) => draw()); });
   return s;

@@ -79,9 +79,10 @@ function buildStage(root) {
   const q = (selector) => root.querySelector(selector);
   const s = {
     root, pill: q(".pill"), what: q(".what"), live: q(".live"), strip: q(".strip"), chips: q(".chips"), marks: q(".marks"), canvas: q("canvas"),
-    figs: q(".figs"), title: q(".next h3"), rows: q(".next .rows"), controls: q(".controls"), groups: [], shown: -1, sent: null, run: null,
+    figs: q(".figs"), title: q(".next h2"), rows: q(".next .rows"), controls: q(".controls"), groups: [], shown: -1, sent: null, run: null,
   };
   s.player = new Player({ onChange: (p, why) => { if (s.data) drawStage(s, why); } });
+  s.tell = settle((value) => { if (value !== s.sent) { s.sent = value; s.send("step", value); } });
   s.say = announcer(root);
   s.tip = tooltip(root);
   s.live.onclick = () => { s.player.go(s.player.count); s.player.following = true; };
@@ -185,14 +186,16 @@ function axisEnd(data) {
 }
 
 function drawTimeline(s) {
-  const { ctx, w, h: height } = fitCanvas(s.canvas), { data, player, f, text } = s, c = (s.colours ||= palette(s.root));
+  const { ctx, w } = fitCanvas(s.canvas), { data, player, f, text } = s;
+  if (w < 2) return; // not on screen (the page is being left)
+  const c = (s.colours ||= palette(s.root));
   const now = clock(data, player), sx = (seconds) => (seconds / s.end) * (w - 1), unit = rem();
   const top = 1.375 * unit, tall = 2.125 * unit, bottom = top + tall;
   ctx.font = `${0.8125 * unit}px ${c.sans}`; ctx.textBaseline = "alphabetic";
   const fills = { prefill: c.prefill, decode: hatch(ctx, c.decode, { gap: 5, paper: "rgba(255,255,255,.22)" }) };
   const block = (from, to, fill, alpha) => {
     const a = sx(from), b = sx(to), gap = Math.min(0.75, (b - a) * 0.12);
-    ctx.globalAlpha = alpha; ctx.fillStyle = fill; ctx.beginPath(); ctx.roundRect(a + gap, top, Math.max(0.75, b - a - 2 * gap), tall, Math.min(4, (b - a) / 4)); ctx.fill(); ctx.globalAlpha = 1;
+    ctx.globalAlpha = alpha; ctx.fillStyle = fill; ctx.beginPath(); ctx.roundRect(a + gap, top, Math.max(0.75, b - a - 2 * gap), tall, Math.max(0, Math.min(4, (b - a) / 4))); ctx.fill(); ctx.globalAlpha = 1;
   };
   const waited = data.admitted ?? (data.steps[0]?.t0 || 0);
   if (sx(waited) > 2) {
@@ -306,7 +309,7 @@ function drawStage(s, why) {
   if (why !== "commit") return;
   const value = player.atEnd ? null : player.position, step = data.steps[player.position - 1], token = step && data.tokens[step.token_index];
   s.say(t(s.text.pass_of, { i: player.position, n: data.steps.length }) + (token ? ": " + showToken(token.text, token.hex, token) : ""));
-  if (value !== s.sent) { s.sent = value; s.send("step", value); }
+  s.tell(value);
 }
 
 export default function (component) {
@@ -323,7 +326,7 @@ export default function (component) {
     const valueText = (p) => t(s.text.pass_of, { i: p.position, n: p.count });
     if (!s.bar) s.controls.append((s.bar = playerBar(s.player, data.text, { speeds: [0.02, 0.1, 0.25, 1, 4], valueText }))); else s.bar.setText(data.text);
   }
-  if (fresh) { s.groups.splice(0).forEach((g) => g.node.remove()); s.sent = data.step ?? null; s.strip.scrollTop = 0; }
+  if (fresh) { s.tell.cancel(); s.groups.splice(0).forEach((g) => g.node.remove()); s.sent = data.step ?? null; s.strip.scrollTop = 0; }
   updateChips(s);
   const duration = (i) => data.steps[i].t1 - (i ? data.steps[i - 1].t1 : 0);
   const options = { count: data.steps.length, duration, live: isLive(data) };
@@ -335,4 +338,5 @@ export default function (component) {
   }
   s.player.update(options);
   if (fresh && isLive(data) && s.player.following && s.player.count) s.player.start();
+  return () => { s.tell.cancel(); s.player.stop(); };
 }
