@@ -184,9 +184,8 @@ def _mark(device: torch.device) -> Any:
     """A point in time on the device. GPUs run behind the program, so they stamp an event themselves."""
     if device.type == "cpu":
         return time.perf_counter()
-    event = (
-        torch.cuda.Event(enable_timing=True) if device.type == "cuda" else torch.mps.Event(enable_timing=True)
-    )
+    kind: Any = torch.cuda.Event if device.type == "cuda" else torch.mps.Event
+    event = kind(enable_timing=True)
     event.record()
     return event
 

@@ -1,0 +1,153 @@
+"""The cache race: the same answer twice, with the KV cache and without it.
+
+Without a cache, a model that has just chosen a token must read the whole text again to choose the next one: keys and
+values of every position are computed anew in every pass. With a cache, they are computed once; each pass computes them
+for the one new token. The tokens are the same, and so are the logits, up to rounding.
+
+For n tokens from an empty prompt, that is 1 + 2 + … + n = n(n+1)/2 keys and values per layer without, n with. What the
+cache does not save is the comparing: token i still looks at i positions, so the dot products of queries and keys are
+n(n+1)/2 in both lanes.
+
+Both lanes run now, on the real model, one pass after the other in turns, so that a machine that is slow for a moment is
+slow for both. Counted is what was really fed to the model, beside the formula.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from core.kv_cache import KVCache
+    from core.model import LoadedModel
+
+Lane = Literal["with", "without"]
+
+MAX_RACE_TOKENS = 512  # prompt and answer together
+MAX_RACE_S = 90.0
+
+
+@dataclass(frozen=True)
+class LanePass:
+    """One pass of one lane. `n_context`: positions that the new token sees, itself included.
+
+    n_computed: positions whose K and V this pass computed, in each layer. dot_products: pairs of one query and one key
+    that the *new* token needs, per head and layer; reading everything again repeats those of all earlier tokens too
+    (`repeated_dot_products`). max_difference: largest difference of the two lanes' logits, known in the second lane.
+    """
+
+    lane: Lane
+    index: int
+    n_context: int
+    n_computed: int
+    seconds: float
+    token_id: int
+    max_difference: float | None = None
+    same_token: bool | None = None
+
+    @property
+    def dot_products(self) -> int:
+        """Query–key pairs of the new token: the same in both lanes."""
+        return self.n_context
+
+    @property
+    def repeated_dot_products(self) -> int:
+        """Query–key pairs computed again for tokens that had been compared before."""
+        return self.n_computed * (self.n_computed + 1) // 2 - self.n_context if self.lane == "without" else 0
+
+
+def computed_without_cache(n_tokens: int) -> int:
+    """K/V computations per layer for n tokens from an empty prompt, reading everything again: n(n+1)/2."""
+    return n_tokens * (n_tokens + 1) // 2
+
+
+def computed_with_cache(n_tokens: int) -> int:
+    """The same with a cache: each position once."""
+    return n_tokens
+
+
+def cache_race(loaded: LoadedModel, prompt_ids: Sequence[int], n_tokens: int) -> Iterator[LanePass]:
+    """A job for `Scheduler.run_job`: two passes per answer token, the lane with the cache first.
+
+    Greedy. Stops when prompt and answer reach MAX_RACE_TOKENS or after MAX_RACE_S seconds of computing. The first token
+    comes out of the prompt's pass in both lanes; there the lanes do the same work.
+    """
+    ids, spent = list(prompt_ids), 0.0
+    cache = loaded.new_cache(capacity=len(ids) + n_tokens)
+    _warm_up(loaded, ids)
+    for index in range(min(n_tokens, MAX_RACE_TOKENS - len(ids) + 1)):
+        new = tuple(ids) if index == 0 else (ids[-1],)
+        logits, seconds = _timed(loaded, cache, new)
+        token = int(logits.argmax())
+        yield LanePass("with", index, len(ids), len(new), seconds, token)
+        again, again_s = _timed(loaded, loaded.new_cache(capacity=len(ids)), tuple(ids))
+        difference = float(np.abs(again - logits).max())
+        same = int(again.argmax()) == token
+        yield LanePass("without", index, len(ids), len(ids), again_s, int(again.argmax()), difference, same)
+        ids.append(token)
+        spent += seconds + again_s
+        if spent > MAX_RACE_S:
+            return
+
+
+@dataclass(frozen=True)
+class RaceSummary:
+    """Both lanes added up. Seconds, and counts per layer."""
+
+    n_tokens: int
+    with_s: float
+    without_s: float
+    with_computed: int
+    without_computed: int
+    dot_products: int
+    max_difference: float
+    same_tokens: bool
+
+    @property
+    def speed_up(self) -> float:
+        """How many times longer the lane without a cache took."""
+        return self.without_s / self.with_s if self.with_s else 1.0
+
+
+def summarize(passes: Sequence[LanePass]) -> RaceSummary:
+    """Totals over the answer tokens that both lanes have finished."""
+    without = [p for p in passes if p.lane == "without"]
+    cached = [p for p in passes if p.lane == "with"][: len(without)]
+    return RaceSummary(
+        n_tokens=len(without),
+        with_s=sum(p.seconds for p in cached),
+        without_s=sum(p.seconds for p in without),
+        with_computed=sum(p.n_computed for p in cached),
+        without_computed=sum(p.n_computed for p in without),
+        dot_products=sum(p.dot_products for p in cached),
+        max_difference=max((p.max_difference or 0.0 for p in without), default=0.0),
+        same_tokens=all(p.same_token for p in without),
+    )
+
+
+def speed_up_by_length(passes: Sequence[LanePass], width: int = 16) -> tuple[tuple[int, float], ...]:
+    """(context length, median ratio of the two lanes' times) for groups of `width` neighbouring tokens."""
+    pairs: dict[int, list[float]] = {}
+    cached = {p.index: p.seconds for p in passes if p.lane == "with"}
+    for p in passes:
+        if p.lane == "without" and p.index > 0:
+            pairs.setdefault((p.n_context // width) * width + width // 2, []).append(
+                p.seconds / cached[p.index]
+            )
+    return tuple((length, statistics.median(ratios)) for length, ratios in sorted(pairs.items()))
+
+
+def _warm_up(loaded: LoadedModel, ids: Sequence[int]) -> None:
+    """The first passes after a pause are slower; they are not counted."""
+    _timed(loaded, loaded.new_cache(), tuple(ids))
+
+
+def _timed(loaded: LoadedModel, cache: KVCache, ids: tuple[int, ...]) -> tuple[np.ndarray, float]:
+    from core.forward import Span, packed_forward
+
+    (record,) = packed_forward(loaded, [Span(cache, ids)], record=False)
+    return record.logits[-1], record.ended_s - record.started_s
