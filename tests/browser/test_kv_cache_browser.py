@@ -215,7 +215,8 @@ def test_choosing_a_cell_does_not_send_the_grid_again(
     x, y = cell_point(page, recorded, 20, 20)
     stage(page).locator("canvas").click(position={"x": x, "y": y})
     expect(page.locator(".kv-vector h2")).to_contain_text("Layer 21, position 21")
-    assert sum(received[before:]) < 25_000
+    # A component's message carries its script and style again (40 kB); the grid's would be twice that.
+    assert sum(received[before:]) < 60_000
 
 
 @pytest.mark.slow
