@@ -270,21 +270,26 @@ def config_from_text(text: str) -> Mapping[str, object]:
     """
     if len(text) > MAX_TEXT:
         raise _refuse(
-            "config.json", f"has more than {MAX_TEXT:,} characters", "Paste the model's config.json only."
+            "config.json",
+            f"has more than {MAX_TEXT:,} characters",
+            "Paste the model's config.json only.",
+            "too_long",
         )
     try:
         found = json.loads(text.strip().lstrip("\ufeff"))
     except RecursionError as error:
-        raise _refuse("config.json", "is nested too deeply", "Paste the model's config.json only.") from error
+        raise _refuse(
+            "config.json", "is nested too deeply", "Paste the model's config.json only.", "too_deep"
+        ) from error
     except ValueError as error:
         where = (
             f" (line {error.lineno}, column {error.colno})" if isinstance(error, json.JSONDecodeError) else ""
         )
         raise _refuse(
-            "config.json", f"is not valid JSON{where}", "Paste the whole file, from { to }."
+            "config.json", f"is not valid JSON{where}", "Paste the whole file, from { to }.", "not_json"
         ) from error
     if not isinstance(found, Mapping):
-        raise _refuse("config.json", "is not an object", "Paste the whole file, from { to }.")
+        raise _refuse("config.json", "is not an object", "Paste the whole file, from { to }.", "not_object")
     return found
 
 
@@ -293,7 +298,7 @@ def find_text_model(config: Mapping[str, object]) -> tuple[str, Mapping[str, obj
     unknown.
     """
     if not isinstance(config, Mapping):
-        raise _refuse("config.json", "is not an object", "Paste the whole file, from { to }.")
+        raise _refuse("config.json", "is not an object", "Paste the whole file, from { to }.", "not_object")
     outer = _declared(config)
     for key in TEXT_KEYS:
         inner = config.get(key)
@@ -320,7 +325,7 @@ def _nested(
     text: Mapping[str, object] = part if isinstance(part, Mapping) else inner
     if outer not in WRAPPERS:
         raise (
-            _refuse("model_type", "is missing", "Add the key.")
+            _refuse("model_type", "is missing", "Add the key.", "missing")
             if outer is None
             else _unknown("model_type", outer)
         )
@@ -328,7 +333,7 @@ def _nested(
     family = WRAPPERS[outer] if told is None else str(told)
     family = _TEXT_NAMES.get(family or "", family)
     if family is None:
-        raise _refuse(f"{key}.model_type", "is missing", "Add the key.")
+        raise _refuse(f"{key}.model_type", "is missing", "Add the key.", "missing")
     if family not in FAMILIES:
         raise _unknown(f"{key}.model_type", family)
     return family, text, True
@@ -363,8 +368,8 @@ _BY_STEM = {_squash(name.removesuffix("_text")): name for name in FAMILIES}
 _BY_STEM |= {_squash(name): name for name in FAMILIES} | {_squash(name): name for name in WRAPPERS}
 
 
-def _refuse(key: str, reason: str, remedy: str) -> UnsupportedConfigError:
-    return UnsupportedConfigError(key=key, reason=reason, remedy=remedy)
+def _refuse(key: str, reason: str, remedy: str, why: str = "detail") -> UnsupportedConfigError:
+    return UnsupportedConfigError(key=key, reason=reason, remedy=remedy, why=why)
 
 
 def _unknown(key: str, name: str) -> UnsupportedConfigError:
@@ -372,6 +377,7 @@ def _unknown(key: str, name: str) -> UnsupportedConfigError:
         key,
         f"is “{name[:60]}”, a family that this calculator does not know",
         "Enter the model's layers, KV heads and head dim by hand, if its documentation gives them.",
+        "unknown_family",
     )
 
 

@@ -45,7 +45,7 @@ _SCALARS = {
 
 
 def _damaged(reason: str) -> UnsupportedConfigError:
-    return UnsupportedConfigError(key="file", reason=reason, remedy=REMEDY)
+    return UnsupportedConfigError(key="file", reason=reason, remedy=REMEDY, why="file")
 
 
 class _Table:

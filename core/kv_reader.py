@@ -62,9 +62,10 @@ class Reader:
         self.looked_at: set[str] = set()
         self._defaults = {**((class_defaults or {}) if nested else {}), **(defaults or {})}
 
-    def refuse(self, key: str, reason: str, remedy: str = "") -> UnsupportedConfigError:
+    def refuse(self, key: str, reason: str, remedy: str = "", why: str = "detail") -> UnsupportedConfigError:
+        """A refusal to raise. `why` names its sort, so that a page can say it in another language."""
         remedy = remedy or "Enter the model's shape by hand instead."
-        return UnsupportedConfigError(key=key, reason=reason, remedy=remedy)
+        return UnsupportedConfigError(key=key, reason=reason, remedy=remedy, why=why)
 
     def get(self, *keys: str) -> object:
         """The value of the first of `keys` that is present and not null, else its default, else None."""
@@ -100,7 +101,10 @@ class Reader:
                 else f"of type {type(value).__name__}"
             )
             raise self.refuse(
-                key, f"is {shown}, not a whole number from {low} to {high:,}", "Correct the value."
+                key,
+                f"is {shown}, not a whole number from {low} to {high:,}",
+                "Correct the value.",
+                "not_whole",
             )
         return value
 
@@ -109,7 +113,7 @@ class Reader:
         value = self.number(*keys, low=low, high=high)
         if value is None:
             raise self.refuse(
-                keys[0], "is missing", "Use the complete config.json of the model, or add the key."
+                keys[0], "is missing", "Use the complete config.json of the model, or add the key.", "missing"
             )
         return value
 
@@ -154,5 +158,7 @@ class Reader:
         for key in sorted(STRUCTURAL & self.config.keys()):
             if key not in self.looked_at and self.config[key] not in (None, False, 0, "", [], {}):
                 raise self.refuse(
-                    key, f"is not known in the family “{self.family}”, and it may change the cache"
+                    key,
+                    f"is not known in the family “{self.family}”, and it may change the cache",
+                    why="unknown_key",
                 )
