@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from core import latency
-from pages.views import components, controls, endpoint_box, latency_data, long_prompt, settings
+from pages.views import components, controls, endpoint_box, latency_data, long_prompt, settings, tables
 from pages.views.frame import page_frame
 
 latency_data.declare()
@@ -40,12 +40,12 @@ with frame.errors():
     with right:
         latency_data.myth_ttft(frame, latency.summarize(events))
 
-    st.subheader(frame.t("card.title"), anchor=False)
+    st.header(frame.t("card.title"), anchor=False)
     st.markdown(frame.t("card.lead"))
     components.mount("latency_line", latency_data.card_line(frame), CARD, on_moments_change=keep_card)
     frame.try_this(frame.md("try.card"))
 
-    st.subheader(frame.t("tools.title"), anchor=False)
+    st.header(frame.t("tools.title"), anchor=False)
     st.markdown(frame.t("tools.lead"))
     one, other = st.columns(2, gap="medium")
     with one:
@@ -55,18 +55,18 @@ with frame.errors():
     seen = latency_data.requests(events, bundle, two, network_s)
     latency_data.spread(frame, seen)
     latency_data.tools_table(frame, seen)
-    st.caption(frame.t("tools.note"))
+    tables.note(frame.t("tools.note"))
     left, right = st.columns(2, gap="medium")
     with left:
         frame.myth(frame.md("belief.itl"))
     with right:
         latency_data.try_bundles(frame, events)
 
-    st.subheader(frame.t("long.title"), anchor=False)
+    st.header(frame.t("long.title"), anchor=False)
     long_prompt.section(frame)
 
 with frame.errors():
-    st.subheader(frame.t("server.title"), anchor=False)
+    st.header(frame.t("server.title"), anchor=False)
     st.markdown(frame.t("server.lead"))
     endpoint_box.section(frame)
     frame.link("streaming", frame.t("to_streaming"))

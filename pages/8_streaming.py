@@ -82,7 +82,7 @@ with frame.errors():
     surprise(frame, shown)
     controls.select(frame, "stream", streaming_data.STREAMS)
     if name != "run":
-        st.caption(frame.md("recorded", prompt=shown.prompt, machine=shown.machine))
+        tables.note(frame.t("recorded", prompt=shown.prompt, machine=shown.machine))
     components.mount(
         KEY, streaming_data.component_data(frame, name, shown), KEY, on_controls_change=keep_controls
     )
@@ -90,9 +90,9 @@ with frame.errors():
     with left:
         question(frame)
         frame.myth(frame.md("belief.moving"))
-        st.subheader(frame.t("ways.title"), anchor=False)
+        st.header(frame.t("ways.title"), anchor=False)
         ways(frame, shown)
-        st.caption(frame.md("ways.note"))
+        tables.note(frame.t("ways.note"))
     with right:
         frame.myth(frame.md("belief.gap"))
         bundles(frame, shown)

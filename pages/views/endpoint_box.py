@@ -37,7 +37,7 @@ def explain(frame: Frame, error: ExplainerError) -> str:
 def section(frame: Frame) -> None:
     """The whole section, or one sentence where the instance's owner turned it off."""
     if not openai_stream.is_allowed():
-        st.caption(frame.t("error.endpoint_off"))
+        tables.note(frame.t("error.endpoint_off"))
         return
     active = _is_active()
     with st.form("endpoint_form", border=True):
@@ -108,7 +108,7 @@ def _watch(frame: Frame, was_active: bool) -> None:
     if was_active and measurement.is_done:
         st.rerun()
     if not measurement.is_done:
-        st.caption(frame.t("server.progress", n=measurement.n_messages))
+        tables.note(frame.t("server.progress", n=measurement.n_messages))
         st.button(frame.t("server.stop"), key="endpoint_stop", on_click=_stop)
         return
     for sentence in dict.fromkeys(explain(frame, error) for error in measurement.errors):
@@ -130,7 +130,7 @@ def _results(frame: Frame, seen: tuple[Observation, ...]) -> None:
         if all(one.n_tokens for one in seen)
         else "none"
     )
-    st.caption(frame.t(f"server.counted.{counted if all(one.streamed for one in seen) else 'whole'}"))
+    tables.note(frame.t(f"server.counted.{counted if all(one.streamed for one in seen) else 'whole'}"))
     index = 0
     if len(seen) > 1:
         names = [frame.t("server.nth", n=i + 1) for i in range(len(seen))]

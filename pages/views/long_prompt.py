@@ -36,7 +36,7 @@ def section(frame: Frame) -> None:
     job = st.session_state.get(_JOB)
     active = job is not None and not job.is_over
     if frame.loaded is None:
-        st.caption(frame.t("model.needed"))
+        tables.note(frame.t("model.needed"))
         return
     if not active:
         # Pressed in the script's own run, not in a callback, so that a refusal is shown where it happened.
@@ -45,7 +45,7 @@ def section(frame: Frame) -> None:
         ):
             _start(frame)
             active = st.session_state.get(_JOB) is not job
-        st.caption(frame.t("long.what"))
+        tables.note(frame.t("long.what"))
     st.fragment(_watch, run_every=POLL_S if active else None)(frame, active)
 
 

@@ -53,9 +53,8 @@ def show(
     )
     css = "otat-table stack" if stack else "otat-table"
     label = html.escape(caption, quote=True)
-    style = STYLE.read_text(encoding="utf-8")
     st.html(
-        f'<style>{style}</style><div class="{css}" tabindex="0" role="region" aria-label="{label}">'
+        f'{_style()}<div class="{css}" tabindex="0" role="region" aria-label="{label}">'
         f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
@@ -65,3 +64,12 @@ def _placed(cell: Cell, column: int, n_left: int) -> str:
         cell.text, cell.note, cell.href, cell.bar, f"{cell.css} l".strip() if column < n_left else cell.css
     )
     return placed.html("td" if column else "th")
+
+
+def note(text: str) -> None:
+    """A line of small print. (Streamlit's own captions are too pale to be read from the back of a room.)"""
+    st.html(f'{_style()}<p class="otat-note">{html.escape(text)}</p>')
+
+
+def _style() -> str:
+    return f"<style>{STYLE.read_text(encoding='utf-8')}</style>"

@@ -43,7 +43,7 @@ function figuresOf(admitted, tokens, network) {
 
 function buildLine(root) {
   const q = (selector) => root.querySelector(selector);
-  const s = { root, canvas: q("canvas"), handles: q(".handles"), edit: q(".edit"), controls: q(".controls"), formulas: q(".formulas"), colours: null };
+  const s = { root, canvas: q("canvas"), handles: q(".handles"), edit: q(".edit"), controls: q(".controls"), formulas: q(".formulas"), echoes: new Set(), colours: null };
   s.player = new Player({ onChange: (p, why) => { if (s.tokens) drawLine(s, why); } });
   s.say = announcer(root);
   s.tip = tooltip(q(".line"));
@@ -89,8 +89,16 @@ function move(s, i, x, commit) {
 function refreshCard(s, commit) {
   if (commit || !s.tokens.length) s.end = spanOf(s);
   drawLine(s, "data");
-  if (commit) s.send("moments", { admitted: s.admitted, tokens: [...s.tokens] });
+  if (commit) tell(s, "moments", { admitted: s.admitted, tokens: [...s.tokens] });
 }
+
+/** Tells Python, and remembers it: the answer will come back, and must not undo what the learner does meanwhile. */
+function tell(s, name, value) {
+  s.echoes.add(nameOf(s.admitted, s.tokens, s.network * 1000));
+  s.send(name, value);
+}
+
+function nameOf(admitted, tokens, networkMs) { return JSON.stringify([admitted, tokens, Math.round(networkMs)]); }
 
 function spanOf(s) {
   const last = (s.tokens[s.tokens.length - 1] ?? s.admitted) + s.network;
@@ -239,7 +247,7 @@ function networkDial(s) {
   const input = h("input", { type: "range", min: 0, max: 500, step: 10, class: "network" }), value = h("output", {});
   const show = () => { input.value = s.network * 1000; value.textContent = s.f.int(s.network * 1000) + "\u00a0ms"; input.setAttribute("aria-label", s.text.network_dial); input.setAttribute("aria-valuetext", value.textContent); };
   input.oninput = () => { s.network = +input.value / 1000; s.end = spanOf(s); show(); drawLine(s, "data"); };
-  input.onchange = () => { s.network = +input.value / 1000; s.send("network", +input.value); };
+  input.onchange = () => { s.network = +input.value / 1000; tell(s, "network", +input.value); };
   s.showNetwork = show;
   return h("div", { class: "dial" }, h("span", {}, s.text.network_dial, h("em", { class: "kind" }, s.text.simulated)), input, value);
 }
@@ -248,9 +256,13 @@ export default function (component) {
   const { data, parentElement, setStateValue } = component;
   const s = instance(parentElement, buildLine);
   if (!data) return;
-  const words = JSON.stringify([data.text, data.lang, data.mode]), fresh = data.id !== s.id, given = JSON.stringify([data.admitted, data.tokens, data.network_ms]);
+  const words = JSON.stringify([data.text, data.lang, data.mode]), fresh = data.id !== s.id, given = nameOf(data.admitted, data.tokens, data.network_ms);
   Object.assign(s, { data, id: data.id, mode: data.mode, f: formats(data.lang), text: data.text, send: setStateValue, colours: null });
-  if (given !== s.given) { s.given = given; Object.assign(s, { admitted: data.admitted, tokens: [...data.tokens], network: data.network_ms / 1000 }); s.end = spanOf(s); s.formulasFor = null; }
+  if (given !== s.given) {
+    s.given = given;
+    if (!s.echoes.has(given)) { s.echoes.clear(); Object.assign(s, { admitted: data.admitted, tokens: [...data.tokens], network: data.network_ms / 1000 }); s.end = spanOf(s); s.formulasFor = null; }
+    else if (given === nameOf(s.admitted, s.tokens, s.network * 1000)) s.echoes.clear();
+  }
   s.root.classList.toggle("card-mode", s.mode === "card");
   if (words !== s.words) {
     s.words = words; s.formulasFor = null;

@@ -92,7 +92,7 @@ function computeStages(s) {
 function buildLanes(root) {
   const q = (selector) => root.querySelector(selector);
   const s = { root, canvas: q("canvas"), knobs: q(".knobs"), held: q(".held"), screen: q(".screen"), shown: q(".shown"), caret: q(".caret"), bubble: q(".bubble"),
-    figs: q(".figs"), sentence: q(".say"), table: q("table"), numbers: q(".numbers"), controls: null, colours: null };
+    figs: q(".figs"), sentence: q(".say"), table: q("table"), numbers: q(".numbers"), controls: null, echoes: new Set(), colours: null };
   s.player = new Player({ onChange: (p, why) => { if (s.stages) drawLanes(s, why); } });
   s.say = announcer(root);
   s.tip = tooltip(root);
@@ -166,8 +166,13 @@ function buildKnobs(s) {
 function change(s, values, commit) {
   Object.assign(s.controls, values);
   restage(s);
-  if (commit) s.send("controls", { ...s.controls });
+  if (!commit) return;
+  s.echoes.add(nameOf(s.controls));
+  s.send("controls", { ...s.controls });
 }
+
+/** One text per set of controls, whatever the order of its keys. */
+function nameOf(controls) { return JSON.stringify(Object.entries(controls).sort()); }
 
 /** New stages under the same clock: the playhead stays where it was in time. */
 function restage(s) {
@@ -327,15 +332,16 @@ export default function (component) {
   const { data, parentElement, setStateValue } = component;
   const s = instance(parentElement, buildLanes);
   if (!data) return;
-  const words = JSON.stringify(data.text), fresh = data.stream.id !== s.id, set = JSON.stringify(data.controls);
+  const words = JSON.stringify(data.text), fresh = data.stream.id !== s.id, set = nameOf(data.controls);
   Object.assign(s, { data, id: data.stream.id, f: formats(data.lang), text: data.text, send: setStateValue, colours: null, heldFor: null });
   if (fresh) { s.player.stop(); s.stages = null; }
-  if (set !== s.set) { s.set = set; s.controls = { ...data.controls }; } // Python's word is last: it has checked the values
+  // Python answers each commit; by then the learner may be further on. Only what did not come from here is taken over.
+  if (set !== s.set) { s.set = set; if (!s.echoes.has(set)) { s.echoes.clear(); s.controls = { ...data.controls }; } else if (set === nameOf(s.controls)) s.echoes.clear(); }
   if (words !== s.words) {
     s.words = words;
     s.root.setAttribute("aria-label", data.text.aria);
     buildKnobs(s);
-    s.held.querySelector("h3").textContent = data.text.held; s.screen.querySelector("h3").textContent = data.text.screen; s.bubble.setAttribute("aria-label", data.text.screen);
+    s.held.querySelector("h2").textContent = data.text.held; s.screen.querySelector("h2").textContent = data.text.screen; s.bubble.setAttribute("aria-label", data.text.screen);
     s.numbers.querySelector("summary").textContent = data.text.numbers; s.numbers.querySelector(".scroll").setAttribute("aria-label", data.text.numbers);
     const valueText = (p) => t(s.text.event_of, { i: p.position, n: p.count });
     if (!s.bar) s.root.querySelector(".controls").append((s.bar = playerBar(s.player, data.text, { speeds: [0.1, 0.25, 0.5, 1, 4], valueText }))); else s.bar.setText(data.text);
