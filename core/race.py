@@ -14,12 +14,17 @@ slow for both. Counted is what was really fed to the model, beside the formula.
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+
+from core.errors import TraceFileError
+from core.tokenizer import Token, make_tokens
 
 if TYPE_CHECKING:
     from core.kv_cache import KVCache
@@ -139,6 +144,61 @@ def speed_up_by_length(passes: Sequence[LanePass], width: int = 16) -> tuple[tup
                 p.seconds / cached[p.index]
             )
     return tuple((length, statistics.median(ratios)) for length, ratios in sorted(pairs.items()))
+
+
+def expected_counts(n_prompt: int, n_tokens: int) -> tuple[int, int]:
+    """K/V computations per layer of a race, (with, without), by formula.
+
+    With: the prompt once, then one position for each further token. Without: the first pass reads n_prompt positions,
+    each later one more than the one before.
+    """
+    if n_tokens == 0:
+        return 0, 0
+    longest = n_prompt + n_tokens - 1
+    return longest, computed_without_cache(longest) - computed_without_cache(n_prompt - 1)
+
+
+@dataclass(frozen=True)
+class RaceRecord:
+    """A finished race with what is needed to show it: `tokens` of the answer, one per pair of passes."""
+
+    prompt: str
+    n_prompt: int
+    machine: str
+    kv_bytes_per_token: int
+    tokens: tuple[Token, ...]
+    passes: tuple[LanePass, ...]
+
+    @classmethod
+    def of(
+        cls, loaded: LoadedModel, prompt: str, n_prompt: int, machine: str, passes: Sequence[LanePass]
+    ) -> RaceRecord:
+        """The record of a race that the model has just run; an unfinished last pair is left out."""
+        n_pairs = sum(p.lane == "without" for p in passes)
+        ids = [p.token_id for p in passes if p.lane == "with"][:n_pairs]
+        tokens = make_tokens(loaded.tokenizer, ids, n_prompt)
+        return cls(
+            prompt, n_prompt, machine, loaded.spec.kv_bytes_per_token, tokens, tuple(passes[: 2 * n_pairs])
+        )
+
+    def save(self, path: Path) -> None:
+        """Write it as JSON."""
+        data = asdict(self)
+        data["tokens"] = [[t.id, t.bytes.hex(), t.text, t.is_special, t.position] for t in self.tokens]
+        path.write_text(json.dumps(data, ensure_ascii=False), encoding="utf-8")
+
+    @staticmethod
+    def load(path: Path) -> RaceRecord:
+        """Read a file written by `save`. Raises TraceFileError."""
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+            data["tokens"] = tuple(Token(r[0], bytes.fromhex(r[1]), *r[2:]) for r in data["tokens"])
+            data["passes"] = tuple(LanePass(**values) for values in data["passes"])
+            return RaceRecord(**data)
+        except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+            raise TraceFileError(
+                path=str(path), reason="it is missing, damaged or no recorded race"
+            ) from error
 
 
 def _warm_up(loaded: LoadedModel, ids: Sequence[int]) -> None:

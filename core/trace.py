@@ -2,9 +2,9 @@
 
 A run is a sequence of passes through the model. The first pass (or the first few, if the prompt is cut in chunks)
 reads the prompt; it ends with one chosen token. Each further pass reads exactly one token, the one chosen before, and
-ends with the next choice. A `Step` is one pass of one sequence: what went in, what the cache held, when each layer began, the
-scores of all possible next tokens, and what was chosen. A `Trace` is all steps of one run, with the keys, values and
-queries of its tokens, from which attention can be recomputed.
+ends with the next choice. A `Step` is one pass of one sequence: what went in, what the cache held, when each layer
+began, the scores of all possible next tokens, and what was chosen. A `Trace` is all steps of one run, with the keys,
+values and queries of its tokens, from which attention can be recomputed.
 
 Nothing in a trace changes after it was made: dataclasses are frozen, arrays read-only. So a page can draw step i
 without asking what was drawn before, and going back costs nothing.
