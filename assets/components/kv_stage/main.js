@@ -18,6 +18,7 @@
  * Sends setStateValue("view", {step, kv, head, cell}) when the learner has decided on something.
  */
 
+const MANY = 6000; // cells
 const GUTTER = 2.25, FOOT = 1.5, LABELS = 4.75; // rem around the grid: layer names, phase bar, token names
 
 /** P1, P2, … for the prompt; A, B, … Z, AA, AB, … for what was chosen. */
@@ -160,23 +161,49 @@ function drawGrid(s) {
   const c = (s.colours ||= palette(s.root)), g = geometry(s, w, height);
   const cached = cachedAt(m, player.position), moving = player.playing && player.fraction > 0 && !reducedMotion() ? stepOf(m, player.position) : null;
   const now = moving ? player.fraction * stepDuration(s, player.position) * 1000 - (moving.start - previousEnd(m, player.position)) : 0;
-  const { alpha } = shades(s), gap = g.cw > 4 ? Math.min(1.25, g.cw * 0.12) : 0, rowGap = g.ch > 5 ? 0.6 : 0;
-  const reused = m.steps.length ? stepOf(m, 0).before : 0, grey = hatch(ctx, c["wait-soft"], { gap: 5, paper: c.wait });
-  const limit = moving ? moving.after : cached;
-  for (let l = 0; l < m.n_layers; l++) {
-    const y = g.bottom - (l + 1) * g.ch;
-    for (let j = 0; j < limit; j++) {
-      const done = written(s, l, j, cached, moving, now);
-      if (!done) continue;
-      const known = j < m.n_traced;
-      ctx.fillStyle = !known ? grey : j < reused ? c.cache : j < m.n_prompt ? c.prefill : c.decode;
-      ctx.globalAlpha = (known ? alpha[l * m.n_traced + j] : 0.6) * done;
-      ctx.fillRect(g.left + j * g.cw + gap / 2, y + rowGap, Math.max(0.5, g.cw - gap), Math.max(0.5, g.ch - 2 * rowGap));
-    }
-  }
+  const limit = moving ? moving.after : cached, settled = g.n * m.n_layers > MANY ? drawPicture(s, ctx, c, g, cached) : 0;
+  drawCells(s, ctx, c, g, settled, limit, (l, j) => written(s, l, j, cached, moving, now));
   ctx.globalAlpha = 1;
   drawFrame(s, ctx, c, g, cached, limit);
   drawMarks(s, ctx, c, g, cached, moving);
+}
+
+/** Cells of columns from…limit one by one, each as far as it is written. */
+function drawCells(s, ctx, c, g, from, limit, done) {
+  const { m } = s, { alpha } = shades(s), gap = g.cw > 4 ? Math.min(1.25, g.cw * 0.12) : 0, rowGap = g.ch > 5 ? 0.6 : 0;
+  const reused = m.steps.length ? stepOf(m, 0).before : 0, grey = from < limit && limit > m.n_traced ? hatch(ctx, c["wait-soft"], { gap: 5, paper: c.wait }) : null;
+  for (let l = 0; l < m.n_layers; l++) {
+    const y = g.bottom - (l + 1) * g.ch;
+    for (let j = from; j < limit; j++) {
+      const part = done(l, j), known = j < m.n_traced;
+      if (!part) continue;
+      ctx.fillStyle = !known ? grey : j < reused ? c.cache : j < m.n_prompt ? c.prefill : c.decode;
+      ctx.globalAlpha = (known ? alpha[l * m.n_traced + j] : 0.6) * part;
+      ctx.fillRect(g.left + j * g.cw + gap / 2, y + rowGap, Math.max(0.5, g.cw - gap), Math.max(0.5, g.ch - 2 * rowGap));
+    }
+  }
+}
+
+/** Long runs have too many cells to draw one by one in every frame: all of them once, one pixel each, then that picture
+ *  stretched. Returns how many columns are done with. */
+function drawPicture(s, ctx, c, g, cached) {
+  const { m } = s, key = s.shadeKey + c.prefill;
+  if (s.pictureKey !== key) {
+    s.pictureKey = key;
+    s.picture = h("canvas", { width: Math.max(1, m.n_traced), height: m.n_layers });
+    const small = { cw: 1, ch: 1, left: 0, bottom: m.n_layers };
+    drawCells(s, s.picture.getContext("2d"), c, small, 0, m.n_traced, () => 1);
+  }
+  const known = Math.min(cached, m.n_traced), tall = g.bottom - g.top;
+  ctx.imageSmoothingEnabled = false;
+  if (known) ctx.drawImage(s.picture, 0, 0, known, m.n_layers, g.left, g.top, known * g.cw, tall);
+  if (cached > known) {
+    ctx.fillStyle = hatch(ctx, c["wait-soft"], { gap: 5, paper: c.wait }); ctx.globalAlpha = 0.6;
+    ctx.fillRect(g.left + known * g.cw, g.top, (cached - known) * g.cw, tall); ctx.globalAlpha = 1;
+  }
+  ctx.fillStyle = c.card;
+  for (let l = 1; l < m.n_layers; l++) ctx.fillRect(g.left, g.bottom - l * g.ch - 0.5, cached * g.cw, 1);
+  return cached;
 }
 
 function drawFrame(s, ctx, c, g, cached, limit) {
@@ -253,7 +280,7 @@ function drawChain(s) {
     fig(f.bytes(head), t(text.per_head, { head_dim: m.head_dim, dtype_bytes: m.dtype_bytes }), "computed", text),
     h("span", { class: "times" }, t(text.times_heads, { n: m.n_kv_heads })), fig(f.bytes(layer), text.per_layer, "computed", text),
     h("span", { class: "times" }, t(text.times_layers, { n: m.n_layers })), fig(f.bytes(all), text.per_token, "computed", text),
-    h("span", { class: "times" }, t(text.times_tokens, { n: f.int(cached) })), fig(f.bytes(all * cached), t(text.total, { bytes: f.int(all * cached) }), "computed", text),
+    h("span", { class: "times" }, t(cached === 1 ? text.times_token : text.times_tokens, { n: f.int(cached) })), fig(f.bytes(all * cached), t(text.total, { bytes: f.int(all * cached) }), "computed", text),
   ];
   if (m.measured && s.player.atEnd) parts.push(h("span", { class: "times" }, m.measured.bytes === all * cached ? "=" : "≠"), fig(f.bytes(m.measured.bytes), t(text[m.measured.tensors], { bytes: f.int(m.measured.bytes) }), m.measured.kind, text));
   s.chain.replaceChildren(...parts);
@@ -364,7 +391,7 @@ export default function (component) {
   const s = instance(parentElement, buildKv);
   if (!data?.meta) return;
   const m = data.meta, fresh = m.run !== s.run;
-  Object.assign(s, { m, run: m.run, text: m.text, f: formats(m.lang), norms: column(data.norms) ?? [], layerMs: column(data.layer_ms) ?? [], commit: setStateValue, colours: null, shadeKey: null });
+  Object.assign(s, { m, run: m.run, text: m.text, f: formats(m.lang), norms: column(data.norms) ?? [], layerMs: column(data.layer_ms) ?? [], commit: setStateValue, colours: null, shadeKey: null, pictureKey: null });
   s.root.setAttribute("aria-label", m.text.aria);
   s.canvas.setAttribute("aria-roledescription", m.text.grid);
   const valueText = (p) => t(s.text.pass_of, { i: p.position, n: p.count });
