@@ -31,5 +31,5 @@ def stage(frame: Frame) -> None:
 
 frame = page_frame("home")
 ask.prompt_row(frame)
-st.fragment(stage, run_every=live.POLL_S if live.is_active() else None)(frame)
+st.fragment(stage, run_every=live.poll_s() if live.is_active() else None)(frame)
 path_of_pages(frame)

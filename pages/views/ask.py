@@ -54,9 +54,9 @@ def settings_panel(frame: Frame) -> None:
         frame, "system", area=True, height=90, disabled=not frame.settings.get("chat"), max_chars=2_000
     )
     controls.slider(frame, "temperature", 0.0, 2.0, 0.05)
-    controls.slider(frame, "top_k", 0, 100, 1)
-    controls.slider(frame, "top_p", 0.05, 1.0, 0.05)
-    controls.slider(frame, "min_p", 0.0, 0.5, 0.01)
+    controls.slider(frame, "top_k", 0, 200, 1)
+    controls.slider(frame, "top_p", 0.01, 1.0, 0.01)
+    controls.slider(frame, "min_p", 0.0, 0.95, 0.01)
     controls.slider(frame, "repetition_penalty", 1.0, 2.0, 0.05)
     controls.number(frame, "seed", 0, 2**31 - 1)
     controls.slider(frame, "max_tokens", 1, settings_module.MAX_NEW_TOKENS, 1)

@@ -52,12 +52,15 @@ def _prepare(frame: Frame, name: str) -> dict[str, Any]:
 
 
 def slider(frame: Frame, name: str, low: float, high: float, step: float, **options: Any) -> Any:
-    """A slider over [low, high]. Give low, high and step the type of the setting (all int or all float)."""
+    """A slider over [low, high]. Give low, high and step the type of the setting (all int or all float).
+
+    A value outside (from a link, or of a model with more layers) is moved to the nearer end, so that a page can use it.
+    """
     common = _prepare(frame, name)
-    value = st.session_state[common["key"]]
-    st.session_state[common["key"]] = min(max(value, low), high)
+    value = min(max(frame.settings.get(name), low), high)
+    st.session_state[common["key"]] = value
     st.slider(min_value=low, max_value=high, step=step, **common, **options)
-    return frame.settings.get(name)
+    return value
 
 
 def number(frame: Frame, name: str, low: float, high: float, step: float = 1, **options: Any) -> Any:

@@ -30,7 +30,6 @@ MAX_CHARACTERS = (
     100_000  # far beyond any prompt the model takes; below what would make tokenizing slow for others
 )
 KEEPALIVE_S = 30.0
-POLL_S = 0.25
 _RUN, _TRACE, _WANTED, _ERROR = "otat_run", "otat_trace", "otat_run_wanted", "otat_run_error"
 
 
@@ -136,6 +135,13 @@ def _submit(settings: Settings) -> Run:
         keepalive_s=KEEPALIVE_S,
     )
     return engine.scheduler.submit(request)
+
+
+def poll_s() -> float:
+    """How often a page looks at a run: four times a second when few are running, less often for a whole class."""
+    scheduler = cache.engine().scheduler
+    n_running = scheduler.n_running if scheduler is not None else 0
+    return min(1.5, 0.25 * (1 + n_running / 6))
 
 
 # ---- the status in the bar -------------------------------------------------------------------------------------------

@@ -55,7 +55,9 @@ def show(
     if data["state"] in ("waiting", "running"):
         words["nothing_yet"] = words["nothing_live"]
     full = {**data, "lang": frame.lang, "text": words}
-    return components.mount("run_stage", full, key, on_step_change=on_step or (lambda: None))
+    # The default is what the link said: without it, going back to the end (None) would look like no change.
+    default = {"step": data["step"]}
+    return components.mount("run_stage", full, key, default=default, on_step_change=on_step or (lambda: None))
 
 
 def _tokens(trace: Trace) -> list[dict[str, Any]]:

@@ -66,13 +66,13 @@ class Text:
                 return found
         return None
 
-    def __call__(self, key: str, **values: object) -> str:
+    def __call__(self, key: str, /, **values: object) -> str:
         """The sentence of `key` with its placeholders filled. A missing key is shown as itself."""
         found = self.find(key)
         text = found.strip() if isinstance(found, str) else key
         return text.format_map(_Keep(values)) if values else text
 
-    def md(self, key: str, **values: object) -> str:
+    def md(self, key: str, /, **values: object) -> str:
         """Like calling it, but the values are escaped, so that a prompt cannot turn into Markdown or a link."""
         return self(key, **{name: escape_markdown(value) for name, value in values.items()})
 
