@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -59,9 +60,11 @@ def _preset(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 def model(layout: KVLayout) -> dict[str, Any]:
     """A layout for the browser: its distinct layers, and which of them each layer is."""
-    shapes = list(dict.fromkeys(layout.layers))
-    index = {layer: i for i, layer in enumerate(shapes)}
-    return {"layers": [_layer(layer) for layer in shapes], "order": [index[layer] for layer in layout.layers]}
+    layers = [
+        replace(layer, index_elements=0) for layer in layout.layers
+    ]  # counted by engines on request only
+    shapes = list(dict.fromkeys(layers))
+    return {"layers": [_layer(layer) for layer in shapes], "order": [shapes.index(layer) for layer in layers]}
 
 
 def _layer(layer: KVLayer) -> dict[str, Any]:
@@ -193,7 +196,7 @@ def take_view(chosen: Settings, sent: object) -> None:
             value = sent[name]
             if name in ("gib", "params", "over") and isinstance(value, int) and not isinstance(value, bool):
                 value = float(value)
-            if isinstance(value, type(chosen.get(f"mem_{name}"))):
+            if type(value) is type(chosen.get(f"mem_{name}")):  # true is no number of tokens
                 chosen.set(f"mem_{name}", value)
 
 
