@@ -118,12 +118,13 @@ def test_going_on_from_a_choice_is_a_real_run_from_a_copy_of_the_cache(
     recorded: Trace, loaded: Any, scheduler: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All four presets at once: the first token is the one under the dice, and the rest is what the model says then."""
-    monkeypatch.setattr(cache, "engine", lambda: SimpleNamespace(loaded=loaded, scheduler=scheduler))
+    engine = SimpleNamespace(loaded=loaded, scheduler=scheduler)
+    monkeypatch.setattr(cache, "engine", lambda: engine)
     choice = sampling_lab.choice_at(recorded, -1)
     tree = forks.from_trace(recorded, None)
     wanted = {name: replace(params, seed=5, max_tokens=6) for name, params in PRESETS.items()}
     sampling_ways._grow(tree, choice, wanted)
-    wait_until_grown(tree)
+    forks.finish(tree, engine)
     assert tree.n_readings == 1  # a recorded run has no cache: one prefill rebuilt it, for all four
     for branch in tree.grown:
         expected, _ = choose(choice.step.logits, wanted[branch.label], choice.number, choice.previous_ids)
@@ -135,15 +136,3 @@ def test_going_on_from_a_choice_is_a_real_run_from_a_copy_of_the_cache(
     greedy = next(branch for branch in tree.grown if branch.label == "greedy")
     again = recorded.answer_tokens[choice.number : choice.number + 7]
     assert [token.id for token in greedy.tokens] == [token.id for token in again]
-
-
-def wait_until_grown(tree: forks.Tree) -> None:
-    for _ in range(2000):
-        tree.advance()
-        if not tree.is_growing:
-            return
-        for branch in tree.branches.values():
-            waiting_for = branch.run or branch.reading
-            if waiting_for is not None:
-                waiting_for._done.wait(0.05)
-    raise AssertionError("the branches did not finish")

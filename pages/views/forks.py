@@ -8,9 +8,11 @@ candidates of each place and its cache (so that it can be forked again), not the
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
@@ -76,6 +78,7 @@ class Tree:
 
     prompt: tuple[Token, ...]
     model: str
+    asked: str  # what the learner typed
     branches: dict[int, Branch] = field(default_factory=dict)
     next_id: int = 1
     n_readings: int = 0  # prefills that were needed because a cache had not been kept
@@ -128,7 +131,7 @@ class Tree:
     def grow(self, branch_id: int, at: int, token_ids: Iterable[int], params: SamplingParams) -> list[Branch]:
         """Ask for continuations of `branch_id` with other tokens at choice `at`. They start with `advance`.
 
-        Only candidates of that place are taken; what was grown before, or would be one too many, is left out.
+        Only other candidates of that place are taken; what was grown before, or is one too many, is left out.
         """
         if branch_id not in self.branches:
             return []
@@ -138,7 +141,9 @@ class Tree:
         for token_id in token_ids:
             possible = dict(place.candidates) if place else {}
             known = self.find(parent.id, at, token_id)
-            if place is None or token_id not in possible or known is not None or not self.has_room:
+            if place is None or known is not None or not self.has_room:
+                continue
+            if token_id not in possible or token_id == place.token_id:
                 continue
             made.append(
                 self.add(
@@ -176,22 +181,26 @@ class Tree:
         for branch in [b for b in self.grown if b.parent == 0]:
             self.remove(branch)
 
-    def advance(self) -> None:
-        """Note what has happened since the last call, and start what can start. Cheap; called by a timer."""
+    def advance(self, engine: Any = None) -> None:
+        """Note what has happened since the last call, and start what can start. Cheap; called by a timer.
+
+        engine: whatever has `loaded` and `scheduler`; the shared one if left out.
+        """
+        engine = engine or cache.engine()
         for branch in self.grown:
             try:
                 if branch.state == "waiting" and branch.run is None:
-                    self._start(branch)
+                    self._start(branch, engine)
                 elif branch.run is not None:
                     _harvest(branch, branch.run)
             except ExplainerError as error:
                 branch.state, branch.error, branch.run = "failed", error, None
 
-    def _start(self, branch: Branch) -> None:
+    def _start(self, branch: Branch, engine: Any) -> None:
         from core.branching import branch_request
 
-        engine, parent = cache.engine(), self.branches[branch.parent]
-        if engine.scheduler is None or engine.loaded is None or not self._cache_is_here(parent):
+        parent = self.branches[branch.parent]
+        if engine.scheduler is None or not self._cache_is_here(parent, engine.scheduler):
             return
         before = (*self.prompt, *self.answer(parent, branch.at))
         request = branch_request(
@@ -203,7 +212,7 @@ class Tree:
         branch.n_copied, branch.passes_saved = len(before), self.passes_before(parent, len(before))
         branch.state = "running"
 
-    def _cache_is_here(self, parent: Branch) -> bool:
+    def _cache_is_here(self, parent: Branch, scheduler: Any) -> bool:
         """True once the parent's cache exists. A recorded run has none: it is read once more, in one prefill."""
         if parent.cache is not None:
             return True
@@ -213,7 +222,6 @@ class Tree:
             from core.branching import reading_request
 
             everything = (*self.prompt, *self.answer(parent, parent.at + len(parent.tokens)))
-            scheduler = cache.engine().scheduler
             parent.reading = scheduler.submit(reading_request(everything, keepalive_s=KEEPALIVE_S))
         if not parent.reading.is_over:
             parent.reading.touch()
@@ -246,7 +254,7 @@ def from_trace(trace: Trace, run: Run | None) -> Tree:
         ends=tuple(step.n_cached_after for step in trace.steps), state="finished",
         cache=run.cache if run is not None and trace.origin == "live" else None,
     )  # fmt: skip
-    return Tree(trace.prompt_tokens, trace.spec.name, {0: trunk})
+    return Tree(trace.prompt_tokens, trace.spec.name, trace.prompt, {0: trunk})
 
 
 def tree_of(key: str, trace: Trace, run: Run | None) -> Tree:
@@ -260,3 +268,79 @@ def tree_of(key: str, trace: Trace, run: Run | None) -> Tree:
         st.session_state[store] = known
     tree: Tree = known[1]
     return tree
+
+
+def tree_from_file(key: str, path: Path) -> Tree:
+    """This session's copy of a recorded fork: it can be forked further like any other."""
+    store = f"otat_tree_{key}"
+    if store not in st.session_state:
+        st.session_state[store] = from_plain(json.loads(path.read_text(encoding="utf-8")))
+    tree: Tree = st.session_state[store]
+    return tree
+
+
+def finish(tree: Tree, engine: Any) -> None:
+    """Let everything grow to its end, and wait for it (recording, tests)."""
+    while tree.is_growing:
+        tree.advance(engine)
+        for branch in tree.branches.values():
+            waiting_for = branch.run or branch.reading
+            if waiting_for is not None:
+                waiting_for.result(timeout=600)
+
+
+# ---- as plain values, for a file -------------------------------------------------------------------------------------
+
+_COUNTED = ("id", "parent", "at", "n_copied", "passes_saved", "batch_size")
+
+
+def to_plain(tree: Tree) -> dict[str, Any]:
+    """A finished tree as values that JSON can hold. Probabilities are rounded to a millionth."""
+    return {
+        "model": tree.model,
+        "asked": tree.asked,
+        "prompt": [_plain_token(token) for token in tree.prompt],
+        "branches": [
+            {
+                **{name: getattr(branch, name) for name in _COUNTED},
+                "params": asdict(branch.params),
+                "ends": branch.ends,
+                "tokens": [_plain_token(token) for token in branch.tokens],
+                "places": [_plain_place(place) for place in branch.places],
+            }
+            for branch in tree.branches.values()
+        ],
+    }
+
+
+def _plain_token(token: Token) -> list[Any]:
+    return [token.id, token.bytes.hex(), token.is_special]
+
+
+def _plain_place(place: Crossroads) -> list[Any]:
+    candidates = [[token_id, round(p, 6)] for token_id, p in place.candidates]
+    return [place.token_id, round(place.probability, 6), round(place.bits, 4), candidates]
+
+
+def from_plain(plain: dict[str, Any]) -> Tree:
+    """The tree that `to_plain` wrote."""
+    prompt = _tokens(plain["prompt"], 0)
+    branches = {raw["id"]: _branch(raw, len(prompt)) for raw in plain["branches"]}
+    return Tree(prompt, plain["model"], plain["asked"], branches, max(branches) + 1)
+
+
+def _branch(raw: dict[str, Any], n_prompt: int) -> Branch:
+    counted = {name: raw[name] for name in _COUNTED}
+    places = tuple(Crossroads(a, b, c, tuple((i, p) for i, p in few)) for a, b, c, few in raw["places"])
+    return Branch(
+        **counted, params=SamplingParams(**raw["params"]), ends=tuple(raw["ends"]), places=places,
+        tokens=_tokens(raw["tokens"], n_prompt + raw["at"]), state="finished",
+    )  # fmt: skip
+
+
+def _tokens(rows: list[list[Any]], first: int) -> tuple[Token, ...]:
+    raw = [(token_id, bytes.fromhex(data), special) for token_id, data, special in rows]
+    return tuple(
+        Token(token_id, data, data.decode("utf-8", "replace"), special, first + i)
+        for i, (token_id, data, special) in enumerate(raw)
+    )
