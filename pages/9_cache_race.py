@@ -40,14 +40,13 @@ def measure(frame: Frame) -> None:
 
 
 def question(frame: Frame, record: RaceRecord, total: RaceSummary) -> None:
-    """How many keys and values were computed without the cache?"""
-    counts = [total.with_computed, 2 * total.with_computed, total.without_computed]
-    values = {"n": total.n_tokens, "p": record.n_prompt, "with": f"{total.with_computed:,}"}
-    why = frame.md(
-        "predict.why", **values, longest=total.with_computed, without=f"{total.without_computed:,}"
-    )
-    options = [f"{count:,}" for count in sorted(counts)]
-    frame.predict("counts", frame.t("predict.q", **values), options, sorted(counts).index(counts[2]), why)
+    """What would an answer twice as long cost without the cache?"""
+    _, twice = race.expected_counts(record.n_prompt, 2 * total.n_tokens)
+    growth = twice / total.without_computed
+    options = [frame.t("predict.option", times=f"{times:.1f}") for times in (2.0, growth, 2 * growth)]
+    values = {"n": 2 * total.n_tokens, "half": total.n_tokens}
+    why = frame.md("predict.why", **values, computed=f"{twice:,}", before=f"{total.without_computed:,}")
+    frame.predict("twice", frame.t("predict.q", **values), options, 1, why)
 
 
 def counts(frame: Frame, record: RaceRecord, total: RaceSummary) -> None:
