@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from core.model import LoadedModel
 
 MAX_RACE_TOKENS = 256
-MAX_RACE_S = 60.0
+MAX_RACE_S = 120.0
 MAX_LENGTHS_S = 60.0
 
 

@@ -29,7 +29,8 @@ class Task:
     """A measurement. `about` names what it is about: results about something else are not shown.
 
     `name` is its text table and its place in the session; `n_total` the number of results that a whole one gives.
-    job_name: what the scheduler calls it; jobs of one name wait for each other.
+    job_name: what the scheduler calls it; jobs of one name wait for each other. timing: False where a second time would
+    give the same: then there is no “again”, and who has asked once is answered for every other `about` too.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Task:
     make: Callable[[LoadedModel], Iterator[object]]
     n_total: int
     job_name: str = SHARED_NAME
+    timing: bool = True
 
     @property
     def key(self) -> str:
@@ -73,6 +75,12 @@ def stop(task: Task) -> None:
 
 def panel(frame: Frame, task: Task, draw: Callable[[tuple[Any, ...], bool], None]) -> None:
     """The button, and below it what `draw(results, over)` shows of the results so far."""
+    if (
+        not task.timing
+        and job_of(task) is None
+        and st.session_state.get(task.key, ("", None, None))[1] is not None
+    ):
+        start(task)
     active = is_active(task)
     st.fragment(_panel, run_every=POLL_S if active else None)(frame, task, draw, active)
 
@@ -93,16 +101,16 @@ def _panel(frame: Frame, task: Task, draw: Callable[[tuple[Any, ...], bool], Non
 
 
 def _buttons(frame: Frame, task: Task, active: bool) -> None:
-    if frame.loaded is None:
+    if frame.scheduler is None:
         st.caption(frame.t("model.needed"))
         return
     job = job_of(task)
     with st.container(horizontal=True, vertical_alignment="center", key=f"{task.key}_row"):
-        if not active:
-            again = job is not None and bool(job.results)
+        again = job is not None and bool(job.results)
+        if not active and (task.timing or not again):
             label = frame.t("jobs.again") if again else frame.t(f"{task.name}.start")
             st.button(label, key=f"{task.key}_start", on_click=start, args=(task,), icon=":material/timer:")
-        else:
+        elif active:
             st.button(frame.t("jobs.stop"), key=f"{task.key}_stop", on_click=stop, args=(task,))
             done = len(job.results) if job else 0
             words = frame.t("jobs.progress", n=done, total=task.n_total)

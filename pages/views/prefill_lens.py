@@ -59,7 +59,7 @@ def lens_task(trace: Trace, step: Step) -> Task:
         return lens_job(loaded, step, N_TOP)
 
     about = f"{prefill_wave.run_name(trace)}-{step.index}"
-    return Task("lens", about, make, 1, job_name=f"lens-{uuid4().hex}")
+    return Task("lens", about, make, 1, job_name=f"lens-{uuid4().hex}", timing=False)
 
 
 def _draw(frame: Frame, trace: Trace, results: tuple[Lens, ...]) -> None:
@@ -68,24 +68,32 @@ def _draw(frame: Frame, trace: Trace, results: tuple[Lens, ...]) -> None:
     lens = results[0]
     if lens.last_difference > CLOSE:
         st.warning(frame.t("lens.inexact", difference=f"{lens.last_difference:.2g}"), icon=":material/info:")
-    answer = visible(names(trace, [lens.answer_id])[0][0])
-    frame.surprise(
-        frame.md(
-            "lens.surprise",
-            token=answer,
-            first=lens.first_layer,
-            settled=lens.settled_layer,
-            n=trace.spec.n_layers,
-        )
-    )
+    frame.surprise(sentence(frame, trace, lens))
     st.html(lens_html(frame, trace, lens))
     st.caption(frame.t("lens.check", difference=f"{lens.last_difference:.1e}"))
+
+
+def sentence(frame: Frame, trace: Trace, lens: Lens) -> str:
+    """When the final answer appeared."""
+    before = lens.answers[max(0, lens.settled_layer - 1)].top_ids[0]
+    token, earlier = (shown(name) for name, _ in names(trace, [lens.answer_id, before]))
+    last = lens.settled_layer == trace.spec.n_layers
+    key = "surprise" if lens.first_layer < lens.settled_layer or not lens.settled_layer else "surprise_once"
+    return frame.md(
+        "lens.surprise_last" if last and key == "surprise_once" else f"lens.{key}",
+        token=token, earlier=earlier, first=lens.first_layer, settled=lens.settled_layer, n=trace.spec.n_layers,
+    )  # fmt: skip
+
+
+def shown(name: str) -> str:
+    """A token for these sentences, the space that does not break included."""
+    return visible(name.replace("\u00a0", "⍽"))
 
 
 def lens_html(frame: Frame, trace: Trace, lens: Lens) -> str:
     """One row per layer: its likeliest tokens, and how it sees the final answer. Token texts are escaped."""
     ids = sorted({i for answer in lens.answers for i in answer.top_ids})
-    text = {i: visible(name) for i, (name, _) in zip(ids, names(trace, ids), strict=True)}
+    text = {i: shown(name) for i, (name, _) in zip(ids, names(trace, ids), strict=True)}
     heads = "".join(
         f'<th scope="col">{html.escape(frame.t(f"lens.{k}"))}</th>' for k in ("layer", "top", "p", "rank")
     )
@@ -98,7 +106,8 @@ def lens_html(frame: Frame, trace: Trace, lens: Lens) -> str:
 def _row(frame: Frame, answer: LayerAnswer, text: dict[int, str], final: int) -> str:
     label = frame.t("lens.embedding") if answer.layer == 0 else str(answer.layer)
     chips = "".join(
-        f'<code class="{"final" if i == final else ""}">{html.escape(text[i])}</code><small>{percent(p, 0)}</small>'
+        f'<span><code class="{"final" if i == final else ""}">{html.escape(text[i])}</code>'
+        f"<small>{percent(p, 0) if p >= 0.005 else '&lt; 1 %'}</small></span>"
         for i, p in zip(answer.top_ids, answer.top_p, strict=True)
     )
     bar = f'<i><u style="width:{100 * answer.p:.2f}%"></u></i>{percent(answer.p)}'

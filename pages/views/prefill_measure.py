@@ -47,6 +47,8 @@ def _draw_race(frame: Frame, results: tuple[Race, ...], over: bool) -> None:
     last = results[-1]
     st.html(race_bars(frame, last))
     if last.max_difference is None:
+        if over and last.one_by_one_s > prefill.MAX_RACE_S:
+            st.caption(frame.t("race.too_slow", n=last.n_fed, seconds=f"{prefill.MAX_RACE_S:.0f}"))
         return
     frame.figures(
         [
@@ -102,8 +104,8 @@ def _draw_cost(frame: Frame, spec: ModelSpec, results: tuple[LengthTime, ...], o
         return
     parts = time_parts(spec, times)
     frame.chart(cost_chart(frame, times, parts), key="prefill_cost_chart", alt=frame.t("cost.alt"))
-    rate = parts["rate"]
-    st.caption(frame.t("cost.reading", rate=f"{rate / 1e9:,.0f}", n=times[-1].n_tokens, repeats=REPEATS))
+    values = {"rate": f"{parts['rate'] / 1e9:,.0f}", "n": parts["best"], "repeats": REPEATS}
+    st.caption(frame.t("cost.reading", **values))
     if not over or len(times) < 2:
         return
     first, before, last = times[0], times[-2], times[-1]
@@ -129,11 +131,12 @@ def _draw_cost(frame: Frame, spec: ModelSpec, results: tuple[LengthTime, ...], o
 
 
 def time_parts(spec: ModelSpec, times: tuple[LengthTime, ...]) -> dict[str, Any]:
-    """The arithmetic as time: FLOPs divided by the rate reached at the longest length. Seconds per length."""
+    """The arithmetic as time: FLOPs divided by the best rate of all lengths. FLOPs per second; seconds per length."""
     costs = [prefill.pass_cost(spec, t.n_tokens) for t in times]
-    rate = costs[-1].flops / times[-1].seconds
+    rate, best = max((c.flops / t.seconds, t.n_tokens) for c, t in zip(costs, times, strict=True))
     return {
         "rate": rate,
+        "best": best,
         "linear": [(c.linear + c.vocabulary) / rate for c in costs],
         "attention": [c.attention / rate for c in costs],
     }

@@ -95,8 +95,8 @@ function bindTokens(s) {
   const index = (event) => { const node = event.target.closest(".token"); return node ? +node.dataset.j : null; };
   s.tokens.onpointerover = (event) => { if (event.pointerType !== "touch") hover(s, index(event)); };
   s.tokens.onpointerleave = () => hover(s, null);
-  s.tokens.onfocusin = (event) => hover(s, index(event));
-  s.tokens.onfocusout = () => hover(s, null);
+  s.tokens.addEventListener("focusin", (event) => hover(s, index(event))); // focus events have no on… property
+  s.tokens.addEventListener("focusout", () => hover(s, null));
   s.tokens.onclick = (event) => { const j = index(event); if (j !== null) togglePin(s, j); };
   s.tokens.onkeydown = (event) => {
     const j = index(event), n = s.nodes.length, moves = { ArrowRight: j + 1, ArrowLeft: j - 1, Home: 0, End: n - 1 };

@@ -75,8 +75,10 @@ function bindPointer(s, canvas, find, click = null) {
 /** One stop for Tab; the arrows move between the chips. */
 function bindChips(s) {
   const index = (event) => { const node = event.target.closest(".chip"); return node ? +node.dataset.j : null; };
-  s.chips.onfocusin = s.chips.onpointerover = (event) => { const j = index(event); if (j !== null) look(s, j); };
-  s.chips.onfocusout = s.chips.onpointerleave = () => look(s, null);
+  const find = (event) => { const j = index(event); if (j !== null) look(s, j); }, leave = () => look(s, null);
+  // Focus events have no on… property; this runs once per mount.
+  for (const kind of ["focusin", "pointerover"]) s.chips.addEventListener(kind, find);
+  for (const kind of ["focusout", "pointerleave"]) s.chips.addEventListener(kind, leave);
   s.chips.onkeydown = (event) => {
     const j = index(event), n = s.nodes.length, moves = { ArrowRight: j + 1, ArrowLeft: j - 1, Home: 0, End: n - 1 };
     if (j === null || !(event.key in moves)) return;
@@ -135,6 +137,8 @@ function drawWave(s, why) {
 
 function dressChips(s, place) {
   const per = stagesOf(s.data);
+  const writing = s.data.steps[place.pass]?.phase === "decode" || (place.done >= per && place.row > 0);
+  if (s.writing !== writing) { s.writing = writing; s.strip.scrollTop = writing ? s.strip.scrollHeight : 0; }
   s.strip.style.setProperty("--f", Math.min(1, (place.done + place.fraction) / per).toFixed(3));
   s.nodes.forEach((node, j) => {
     const pass = passOf(s.data, j), done = doneRows(s, place, pass), phase = s.data.steps[pass]?.phase ?? "prefill";
