@@ -198,11 +198,11 @@ class Calculator {
     this.figures = h("div", { class: "figs main-figs" });
     this.examples = h("div", { class: "examples" });
     const head = h("section", { class: "card" }, h("div", { class: "bar" }, chooser, example, pick, file), this.note,
-      h("div", { class: "two" }, h("div", { class: "controls" }, this.buildControls()), h("div", {}, h("h3", {}, T.formula), this.formula, this.message, this.figures)));
+      h("div", { class: "two" }, h("div", { class: "controls" }, this.buildControls()), h("div", {}, h("h2", { class: "h3" }, T.formula), this.formula, this.message, this.figures)));
     head.ondragover = (event) => { event.preventDefault(); head.classList.add("over"); };
     head.ondragleave = () => head.classList.remove("over");
     head.ondrop = (event) => { event.preventDefault(); head.classList.remove("over"); this.read(event.dataTransfer.files[0]); };
-    this.root.replaceChildren(head, h("section", { class: "card" }, h("h3", {}, T.example_title), h("p", { class: "note" }, T.example_note), this.examples), this.buildFit(), this.buildPictures(), this.buildExport());
+    this.root.replaceChildren(head, h("section", { class: "card" }, h("h2", { class: "h3" }, T.example_title), h("p", { class: "note" }, T.example_note), this.examples), this.buildFit(), this.buildPictures(), this.buildExport());
     this.root.append(h("i", { hidden: true }));
     this.say = announcer(this.root);
     this.tip = tooltip(this.mapBox);
@@ -234,7 +234,7 @@ class Calculator {
         if (typed) { if (this.root.getRootNode().activeElement !== out) out.value = this.f.int(now); } else out.textContent = show(now);
         tell();
       },
-      live: () => { if (typed) out.value = this.f.int(get()); else out.textContent = show(get()); },
+      live: () => { if (!typed) out.textContent = show(get()); else if (this.root.getRootNode().activeElement !== out) out.value = this.f.int(get()); },
     };
     return [h("div", { class: "ctl" + (typed ? " wide" : "") }, h("label", { for: id }, label), input, out), ask];
   }
@@ -315,19 +315,19 @@ class Calculator {
     this.map.onpointermove = (event) => this.hover(event);
     this.map.onpointerleave = () => this.tip.hide();
     const weights = Object.keys(this.data.weight_dtypes).map((n) => [n, t(T.bits, { name: n, bits: this.bits(this.data.weight_dtypes[n]) })]);
-    return h("section", { class: "card" }, h("h3", {}, T.fit_title), h("div", { class: "two" },
+    return h("section", { class: "card" }, h("h2", { class: "h3" }, T.fit_title), h("div", { class: "two" },
       h("div", { class: "controls" }, h("div", { class: "ctl pick" }, h("label", { for: "kv-card" }, T.card), card),
         this.number("gib", T.gib, { low: 0, high: 1e6, decimals: true, placeholder: () => this.f.number(this.device.memory_mib / 1024, 2) }),
         this.number("params", T.params, { low: 0, high: 1e6, decimals: true, placeholder: () => (this.model.n_parameters ? this.f.number(this.model.n_parameters / 1e9, 2) : "?") }),
         this.choice("weights", T.weights_dtype, weights, { get: () => this.s.weights, set: (n) => this.set({ weights: n }) }),
         this.number("over", T.over, { low: 0, high: 1e5, decimals: true }), this.fitNote),
       h("div", {}, this.budget, this.fitFigures)),
-    h("h4", {}, T.map_title), this.mapBox, this.mapLegend());
+    h("h3", { class: "h4" }, T.map_title), this.mapBox, this.mapLegend());
   }
   mapLegend() { return h("div", { class: "legend" }, [["fits", "fits"], ["over", "too_big"], ["here", "here"]].map(([css, key]) => h("span", {}, h("i", { class: "key-" + css }), this.T[key]))); }
 
   buildPictures() {
-    const T = this.T, box = (title, ...children) => h("section", { class: "card" }, h("h3", {}, title), children);
+    const T = this.T, box = (title, ...children) => h("section", { class: "card" }, h("h2", { class: "h3" }, title), children);
     this.growth = h("canvas", { class: "growth", role: "img" });
     this.growthWords = h("p", { class: "say" });
     this.layers = h("canvas", { class: "layers", role: "img" });
