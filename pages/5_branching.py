@@ -27,7 +27,7 @@ def living_tree(frame: Frame, tree: Tree, source: str, timed: bool) -> None:
             frame.figures([(frame.t(f"figure.{name}"), f"{counted[name]:,}", "measured") for name in figures])
             frame.myth(frame.md("myth_parallel", **counted))
         if counted["readings"]:
-            st.caption(frame.t("readings", n=counted["readings"]))
+            st.markdown(f":small[{frame.t('readings', n=counted['readings'])}]")
 
 
 frame = page_frame("branching")
@@ -38,7 +38,7 @@ with frame.errors():
     growing = tree.is_growing
     st.fragment(living_tree, run_every=branch_tree.POLL_S if growing else None)(frame, tree, source, growing)
 
-    n_shared = len(tree.prompt) + max((branch.at for branch in tree.grown), default=0)
+    n_shared = len(tree.prompt) + branch_tree.opening(frame, tree, source)["at"]
     options = [frame.t("predict.all", n=n_shared), frame.t("predict.one"), frame.t("predict.none")]
     frame.predict(
         "again", frame.t("predict.question", n=n_shared), options, 2, frame.md("predict.why", n=n_shared)

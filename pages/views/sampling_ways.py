@@ -54,7 +54,7 @@ def _buttons(frame: Frame, tree: Tree, choice: Choice) -> None:
             on_click=_grow, args=(tree, choice, _presets(frame)),
         )  # fmt: skip
     if not ready:
-        st.caption(frame.t("model.needed"))
+        st.markdown(f":small[{frame.t('model.needed')}]")
 
 
 def _presets(frame: Frame) -> dict[str, SamplingParams]:

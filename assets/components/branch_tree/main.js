@@ -37,7 +37,7 @@ function build(root) {
     h("section", { class: "card" }, view.whose, view.strip, h("div", { class: "ask" }, view.askTitle, view.rows, h("div", { class: "bar" }, view.all, view.clear), view.hint)),
     h("section", { class: "card" }, view.cardsTitle, view.cards));
   view.say = announcer(root);
-  view.stop = watch(root, () => { if (view.data) drawWires(view); });
+  view.stop = watch(root, () => { if (view.data) { drawMap(view); drawWires(view); } });
   view.strip.onkeydown = (event) => moveAlong(view, event);
   return view;
 }
@@ -102,16 +102,24 @@ function drawMap(view) {
   const walk = (branch) => { lanes.push(branch); for (const child of children(view, branch)) walk(child); };
   walk(view.branches.get(0));
   view.lanes = lanes;
-  const { owner, at } = here(view);
+  const { owner, at } = here(view), narrow = view.root.clientWidth < 560;
   view.map.replaceChildren(...lanes.map((branch) => {
-    const words = branch.tokens.map((place, i) => {
-      const fork = branch.id && i === 0, on = branch.id === owner.id && branch.at + i === at;
-      return h("span", { class: `word${fork ? " fork" : ""}${on ? " here" : ""}${children(view, branch, branch.at + i).length ? " parting" : ""}`,
+    const start = narrow ? firstShown(view, branch, owner, at) : 0;
+    const words = branch.tokens.slice(start).map((place, j) => {
+      const i = start + j, fork = branch.id && i === 0, on = branch.id === owner.id && branch.at + i === at;
+      return h("span", { dataset: { i }, class: `word${fork ? " fork" : ""}${on ? " here" : ""}${children(view, branch, branch.at + i).length ? " parting" : ""}`,
         onclick: () => select(view, branch.id, branch.at + i) }, showWord(view, place[0]));
     });
     const head = branch.id ? h("b", { class: "share" }, view.f.percent(branch.tokens[0][1])) : h("b", { class: "share" }, view.text.run);
-    return h("div", { class: "lane" + (branch.id ? "" : " trunk") + (growing(branch) ? " growing" : ""), dataset: { id: branch.id } }, head, h("span", { class: "words" }, ...words));
+    return h("div", { class: "lane" + (branch.id ? "" : " trunk") + (growing(branch) ? " growing" : ""), dataset: { id: branch.id } }, head, h("span", { class: "words" }, start ? "… " : "", ...words));
   }));
+}
+
+/** On a phone the run's line begins shortly before its first parting, so that the parting can be seen. */
+function firstShown(view, branch, owner, at) {
+  const partings = children(view, branch).map((child) => child.at);
+  if (branch.id === owner.id) partings.push(at);
+  return branch.id || !partings.length ? 0 : Math.max(0, Math.min(...partings) - 2);
 }
 
 function growing(branch) { return branch.state === "waiting" || branch.state === "running"; }
@@ -126,8 +134,8 @@ function drawWires(view) {
   for (const branch of view.lanes) {
     const node = nodes.get(branch.id);
     if (!branch.id) { node.style.marginLeft = "0"; continue; }
-    const parent = nodes.get(branch.parent), word = parent.querySelectorAll(".word")[branch.at - view.branches.get(branch.parent).at];
-    const x = Math.min(limit, Math.max(0, word.getBoundingClientRect().left - box.left));
+    const parent = nodes.get(branch.parent), word = parent.querySelector(`[data-i="${branch.at - view.branches.get(branch.parent).at}"]`);
+    const x = word ? Math.min(limit, Math.max(0, word.getBoundingClientRect().left - box.left)) : 0;
     node.style.marginLeft = x + rem(1.25) + "px";
     lines.push([x + rem(0.4), parent, node]);
   }
