@@ -24,7 +24,7 @@ from core.latency import percentile
 if TYPE_CHECKING:
     from core.model import LoadedModel
 
-CHUNK = 128  # prompt tokens of one pass
+CHUNK = 64  # prompt tokens of one pass: others wait no longer than for one
 LENGTHS = (16, 128, 512, 1024)
 N_ANSWER = 24
 BUDGET_S = 40.0  # a busy machine stops here, with fewer passes of each length

@@ -57,7 +57,7 @@ def test_a_real_measurement_takes_turns_and_can_be_seen_growing(scheduler: Any) 
     with pytest.raises(BusyError):
         scheduler.run_job("prompt_effect", measure_prompt_effect((8,), 1))
     seen = job.wait(120)
-    assert len(seen) == n_passes((8, 200), 4) == 1 + 2 + 8
+    assert len(seen) == n_passes((8, 200), 4) == 1 + 4 + 8
     assert [p.n_prompt for p in seen if p.phase == "decode"] == [8, 200] * 4
     assert [p.n_cached for p in seen if p.phase == "decode"] == [8, 200, 9, 201, 10, 202, 11, 203]
     rows = effects(seen, scheduler.loaded.spec.kv_bytes_per_token)

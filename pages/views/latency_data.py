@@ -179,7 +179,7 @@ def _words_of(frame: Frame, row: Definition) -> list[Cell]:
     clock = frame.t(f"tools.clock.{row.clock}")
     return [
         Cell(row.figure, note=row.tool, href=row.source),
-        Cell(row.formula, css="mono"),
+        Cell(frame.t(f"tools.formula_of.{row.function}"), css="mono"),
         Cell(counts[0], note=f"{counts[1]}, {clock}"),
     ]
 

@@ -73,10 +73,11 @@ def test_the_formulas_are_those_of_core(open_page: Callable[..., Page], events: 
 def test_it_plays_to_the_end_and_steps_back(open_page: Callable[..., Page], events: Events) -> None:
     page = open_page("latency", lang="en")
     root = line(page)
-    root.locator(".speed").select_option("4")
+    root.locator(".speed").select_option("0.25")
     root.locator(".play").click()
-    page.wait_for_timeout(120)
+    page.wait_for_timeout(150)
     assert int(root.locator(".scrub").input_value()) < events.n_tokens
+    root.locator(".speed").select_option("4")
     expect(root.locator(".play")).to_contain_text("Play", timeout=20_000)
     matches(root, latency.summarize(events))
     for back in range(1, 4):
@@ -196,9 +197,9 @@ def test_a_server_is_measured_from_the_form_to_the_figures(open_page: Callable[.
         page.get_by_role("button", name="Measure", exact=True).click()
         expect(page.locator(".latency-line")).to_have_count(3, timeout=20_000)
     root = line(page, 2)
-    assert 0.1 <= value(root, "ttft") < 0.6
-    assert 0.15 <= value(root, "itl") < 0.4
-    assert value(root, "queue") is None if root.locator("[data-name=queue]").count() else True
+    assert 0.1 <= value(root, "ttft") < 5
+    assert 0.1 <= value(root, "itl") < 2
+    assert root.locator("[data-name=queue]").count() == 0  # a client cannot see the server's queue
     expect(page.get_by_text("only the number of tokens of the whole answer")).to_be_visible()
     assert KEY not in page.url
     assert "8000" not in page.url
