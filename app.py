@@ -11,7 +11,7 @@ from pages.views import ask, live, run_stage
 from pages.views.frame import Frame, page_frame, path_of_pages
 
 
-def stage(frame: Frame) -> None:
+def stage(frame: Frame, step: int) -> None:
     """The run stage with what belongs to it. Drawn again by a timer while a run goes on."""
     run, over = frame.run, not live.is_active()
     if st.session_state.get("home_was_active") and over:
@@ -25,11 +25,11 @@ def stage(frame: Frame) -> None:
         trace = run_stage.current_trace(frame, run)
         if not ask.state_line(frame):
             run_stage.surprise(frame, trace)
-        run_stage.show(frame, run_stage.current(frame, run), on_step=run_stage.keep_step)
+        run_stage.show(frame, run_stage.current(frame, run, step), on_step=run_stage.keep_step)
         run_stage.figures(frame, trace)
 
 
 frame = page_frame("home")
 ask.prompt_row(frame)
-st.fragment(stage, run_every=live.poll_s() if live.is_active() else None)(frame)
+st.fragment(stage, run_every=live.poll_s() if live.is_active() else None)(frame, frame.settings.get("step"))
 path_of_pages(frame)

@@ -135,10 +135,13 @@ def current_trace(frame: Frame, run: Run | None) -> Trace:
     return trace if trace.steps or not run.is_over else frame.trace
 
 
-def current(frame: Frame, run: Run | None) -> dict[str, Any]:
-    """The payload of `current_trace`."""
+def current(frame: Frame, run: Run | None, step: int) -> dict[str, Any]:
+    """The payload of `current_trace`, opening at `step` (-1: the end).
+
+    Take `step` from the settings when the page's script runs, not when a fragment does: the stage knows best where the
+    learner is, and unchanged data is not sent again (90 kB, with the component's code, for every click on a step).
+    """
     trace = current_trace(frame, run)
-    step = frame.settings.get("step")
     live = run is not None and trace.origin == "live"
     return payload(
         trace,

@@ -250,3 +250,29 @@ def test_characters_spread_over_tokens_stay_together(open_page: Callable[..., Pa
     parts = stage(page).locator(".chip-group").first.locator(".chip[data-j]").all_text_contents()
     assert bytes.fromhex("".join(parts).replace(" ", "")).decode() == "今"
     assert stage(page).locator("b:text-is('x')").count() == 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_link_to_a_step_of_a_run_that_is_still_to_be_made(open_page: Callable[..., Page]) -> None:
+    page = open_page("", lang="en", run=1, step=2, prompt="What is gravity?", max_tokens=5)
+    wait_for_model(page)
+    wait_for_run(page)
+    expect(stage(page).locator(".fig b").nth(1)).to_have_text("2")
+    assert "step=2" in page.url
+
+
+def test_stepping_does_not_send_the_run_again(open_page: Callable[..., Page], recorded: Trace) -> None:
+    page = open_page("", lang="en", wait=False)
+    received: list[int] = []
+    page.on("websocket", lambda socket: socket.on("framereceived", lambda frame: received.append(len(frame))))
+    page.reload()
+    stage(page)
+    page.wait_for_timeout(1500)
+    first, before = sum(received), len(received)
+    assert first < 500_000
+    for _ in range(5):
+        stage(page).get_by_role("button", name="Step back").click()
+        page.wait_for_timeout(600)
+    page.wait_for_url(f"**step={len(recorded.steps) - 5}**")
+    assert sum(received[before:]) < 60_000

@@ -332,11 +332,16 @@ export default function (component) {
   const options = { count: data.steps.length, duration, live: isLive(data) };
   if (fresh) {
     s.player.stop();
-    Object.assign(s.player, { following: data.step === null || data.step === undefined, fraction: 0 });
-    // A live run starts at its beginning and plays on; a finished one opens on its end, which already shows something.
-    options.position = isLive(data) && s.player.following ? 0 : data.step ?? data.steps.length;
+    // A live run starts at its beginning and plays on; a finished one opens where the link says, or on its end, which
+    // already shows something. A link to a step of a run that is still to be made waits for that step in s.goal.
+    s.goal = isLive(data) ? data.step ?? null : null;
+    Object.assign(s.player, { following: isLive(data) || (data.step ?? null) === null, fraction: 0 });
+    options.position = isLive(data) ? 0 : data.step ?? data.steps.length;
+  } else if (!isLive(data) && s.goal !== null) {
+    if (s.player.following) { s.player.stop(); options.position = s.goal; }
+    s.goal = null;
   }
   s.player.update(options);
-  if (fresh && isLive(data) && s.player.following && s.player.count) s.player.start();
+  if (fresh && isLive(data) && s.player.count) s.player.start();
   return () => { s.tell.cancel(); s.player.stop(); };
 }
