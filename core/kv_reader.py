@@ -37,7 +37,13 @@ STRUCTURAL = frozenset(
 MAX_VALUE = 10**6
 # An explicit null of these is an answer (“none”), not an absent key that a class default would fill.
 NULL_MEANS_NONE = frozenset(
-    {"sliding_window", "attention_chunk_size", "num_key_value_heads", "num_global_key_value_heads"}
+    {
+        "sliding_window",
+        "attention_chunk_size",
+        "num_key_value_heads",
+        "num_global_key_value_heads",
+        "kv_lora_rank",
+    }
 )
 
 

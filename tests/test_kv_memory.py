@@ -608,6 +608,61 @@ TRAPS = [
         0,
     ),
     (
+        # DeepSeek-VL2 tiny: the latents are switched off, and what they would be is null or 0
+        {
+            "model_type": "deepseek_vl_v2",
+            "language_config": {
+                "model_type": "deepseek_v2",
+                "hidden_size": 64,
+                "num_attention_heads": 4,
+                "num_key_value_heads": 4,
+                "num_hidden_layers": 2,
+                "kv_lora_rank": None,
+                "qk_rope_head_dim": 0,
+                "v_head_dim": 0,
+                "use_mla": False,
+            },
+        },
+        2 * 128,
+        0,
+        None,
+        0,
+    ),
+    (  # two latents in every layer
+        {"model_type": "longcat_flash", "num_layers": 2, "num_attention_heads": 4, "kv_lora_rank": 32}
+        | {"qk_rope_head_dim": 8, "v_head_dim": 16},
+        4 * 40,
+        0,
+        None,
+        0,
+    ),
+    (  # of two layers one holds the cache for both; the latents in the file are switched off
+        {"model_type": "hunyuan", "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2}
+        | {
+            "hidden_size": 64,
+            "attention_head_dim": 32,
+            "use_cla": True,
+            "cla_share_factor": 2,
+            "kv_lora_rank": 9,
+        },
+        2 * 128,
+        0,
+        None,
+        0,
+    ),
+    (  # lists run on into the layers that predict several tokens
+        {"model_type": "step3p5", "num_hidden_layers": 2, "num_attention_groups": 2, "head_dim": 16}
+        | {"layer_types": ["full_attention", "sliding_attention", "full_attention"], "sliding_window": 8}
+        | {
+            "attention_other_setting": {"num_attention_groups": 4, "head_dim": 8},
+            "num_nextn_predict_layers": 1,
+        },
+        64,
+        64,
+        8,
+        0,
+    ),
+    (
         {"architectures": ["LlamaForCausalLM"], **{k: v for k, v in LLAMA.items() if k != "model_type"}},
         512,
         0,
