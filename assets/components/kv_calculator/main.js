@@ -443,7 +443,7 @@ class Calculator {
     this.budget.classList.toggle("too-big", known && !fits);
     const budget = BigInt(free), n = known ? maxTokens(this.groups, budget, this.s, this.data.dtypes, "ideal") : 0n, u = known ? maxUsers(this.groups, budget, this.s, this.data.dtypes, "ideal") : 0n;
     const count = (x) => (!known ? "?" : x === null ? T.no_end : f.int(Number(x)));
-    this.fitFigures.replaceChildren(this.figure(known ? this.both(weights) : "?", T.fig_weights), this.figure(this.size(free), T.fig_free),
+    this.fitFigures.replaceChildren(this.figure(known ? this.both(weights) : "?", this.s.tp > 1 ? T.fig_weights_rank : T.fig_weights), this.figure(this.size(free), T.fig_free),
       this.figure(count(n), t(T.fig_longest, { users: f.int(this.s.users) })), this.figure(count(u), t(T.fig_most, { tokens: f.int(this.s.tokens) })));
     const device = this.device, verdict = !known ? T.params_missing : fits ? T.verdict_fits : t(T.verdict_over, { n: this.size(weights + over + cache - memory) });
     this.fitNote.textContent = `${verdict} ${t(T.card_source, { source: device.source })}`;
