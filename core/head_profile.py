@@ -57,12 +57,14 @@ def head_profile(trace: Trace) -> HeadProfile:
     return HeadProfile(np.stack(first), np.stack(previous), np.stack(itself), even, len(rows))
 
 
-def unmasked_share(trace: Trace, layer: int = 0) -> float:
-    """How much attention would go to later tokens of the prompt without the mask, on average over heads and rows.
+def unmasked_share(trace: Trace, n_tokens: int | None = None, layer: int = 0) -> float:
+    """How much attention would go to later tokens without the mask, on average over heads and rows.
+
+    n_tokens: the first tokens, which are read together (default: the whole prompt, as far as it was traced).
 
     Only layer 0 is exact: its queries and keys do not depend on attention. In later layers they would differ too.
     """
-    n_tokens = min(trace.n_prompt, trace.n_traced)
+    n_tokens = min(n_tokens or trace.n_prompt, trace.n_traced)
     if n_tokens == 0:
         raise NotTracedError(position=0, n_traced=0)
     n_rep = trace.spec.n_heads // trace.spec.n_kv_heads

@@ -277,7 +277,7 @@ def test_extreme_prompts_stand_up(
     app = open_page(lang="en")
     assert not app.exception
     assert bool(app.error) == (n_traced == 0)  # said in one sentence: nothing was traced
-    assert f"all {n_prompt} tokens of the prompt" in said(app)
+    assert f"the whole prompt, {n_prompt} in all" in said(app)
 
 
 def test_bad_values_in_the_link_do_not_hurt(no_model: cache.Engine) -> None:

@@ -165,6 +165,7 @@ def test_a_single_token_looks_at_itself_only(recorded) -> None:
 
 def test_without_the_mask_attention_would_go_to_later_tokens(recorded) -> None:
     assert 0.2 < unmasked_share(recorded) < 0.8
+    assert unmasked_share(recorded, 1) == 0
 
 
 def test_nothing_traced_is_said_so(recorded) -> None:

@@ -69,6 +69,7 @@ def _step(trace: Trace, step: Step) -> dict[str, Any]:
         "phase": step.phase,
         "n_before": step.n_cached_before,
         "n_input": step.n_input,
+        "chooses": step.is_choice,
         "t0": step.started_s,
         "t1": step.ended_s,
         "layers": [float(t) for t in step.layer_starts_s],
@@ -88,7 +89,8 @@ def myths(frame: Frame, trace: Trace) -> tuple[str, str]:
     second = unbroken(seconds(float(step.layer_starts_s[1] - step.layer_starts_s[0])))
     whole = unbroken(seconds(float(step.layer_starts_s[-1] - step.layer_starts_s[0])))
     layers = frame.t("myth_layers", second=second, n_layers=n_layers, whole=whole, n=step.n_input)
-    if trace.n_prompt < 2 or not trace.n_traced:
+    together = min(prefill_steps(trace)[0].n_input, trace.n_traced)
+    if together < 2:
         return layers, frame.t("myth_mask_one")
-    share = unbroken(percent(unmasked_share(trace), 0))
-    return layers, frame.t("myth_mask", n=min(trace.n_prompt, trace.n_traced), share=share)
+    share = unbroken(percent(unmasked_share(trace, together), 0))
+    return layers, frame.t("myth_mask", n=together, share=share)

@@ -168,6 +168,7 @@ function drawHeads(s) {
 }
 
 function drawMap(s) {
+  s.map.style.width = `min(100%, ${Math.min(30, 3 * s.meta.n)}rem)`; // a prompt of one token needs no large square
   const { ctx, w } = paint(s.map, (s.pictures[s.head] ||= picture(s, s.head))), n = s.meta.n, cell = w / n, i = active(s), c = s.colours;
   ctx.strokeStyle = c.line; ctx.lineWidth = 1; ctx.beginPath(); ctx.moveTo(0, 0);
   for (let x = 0; x < n; x++) { ctx.lineTo((x + 1) * cell, x * cell); ctx.lineTo((x + 1) * cell, (x + 1) * cell); }
@@ -192,9 +193,11 @@ function drawTokens(s) {
   const n = s.meta.n, i = active(s), map = mapOf(s, s.head);
   s.nodes.forEach((node, j) => {
     const share = j <= i ? map[i * n + j] : 0, token = s.meta.tokens[j];
-    node.style.setProperty("--w", Math.sqrt(share).toFixed(3));
-    node.className = `token${j > i ? " later" : ""}${j === i ? " on" : ""}${share > 0.02 ? " tinted" : ""}${token.special ? " special" : ""}${token.template ? " template" : ""}`;
-    node.setAttribute("aria-pressed", s.pin === j);
+    const weight = Math.sqrt(share).toFixed(3), look = `token${j > i ? " later" : ""}${j === i ? " on" : ""}${share > 0.02 ? " tinted" : ""}${token.special ? " special" : ""}${token.template ? " template" : ""}`;
+    // Only what changed is written: there may be 512 of these, redrawn as the pointer moves.
+    if (node.weight !== weight) node.style.setProperty("--w", (node.weight = weight));
+    if (node.className !== look) node.className = look;
+    if (node.pinned !== (s.pin === j)) node.setAttribute("aria-pressed", (node.pinned = s.pin === j));
     const text = j <= i && share >= 0.0095 ? s.f.int(share * 100) + "\u00a0%" : "";
     if (node.lastChild.textContent !== text) node.lastChild.textContent = text;
   });

@@ -10,6 +10,7 @@
  *   n_prompt, n_layers,
  *   windows: [n | null],         per layer: how many latest positions may be looked at; null = all
  *   steps: [{phase, n_before, n_input,         "prefill" | "decode"; positions cached before; positions of this pass
+ *            chooses,                          whether the pass ended with a chosen token
  *            t0, t1, layers: [n_layers + 1],   seconds: start, end; start of each layer and end of the last one
  *            pairs: [n_layers]}],              attention pairs per head in each layer
  *   run, lang, text: {…}
@@ -17,7 +18,7 @@
  * A pass has n_layers + 2 stages: tokens become vectors, layer 1 … n, logits of the last position. The player steps
  * through the stages of all passes. The rows of the grid are the stages.
  *
- * TEXT  aria grid grid_note mask mask_note prefill_short decode_short embed layer_of {i} {n} logits at_once {n} chunk {i} {n}
+ * TEXT  aria grid grid_note mask mask_note prefill_short decode_short embed layer_of {i} {n} logits logits_unused at_once {n} chunk {i} {n}
  *       slower {n} as_fast ready fig_time fig_positions fig_layers fig_pairs measured computed legend_prefill legend_decode
  *       legend_new legend_out sees {token} {n} {masked} token_label {i} {text} state {layer} {n} {positions} row_embed row_logits
  *       + the player's own
@@ -114,7 +115,7 @@ function gridBox(s) {
 }
 
 function columnAt(s, x) { const g = gridBox(s), j = Math.floor((x - g.left) / g.cw); return j >= 0 && j < g.n ? j : null; }
-function maskSide(s) { return Math.min(s.mask.clientWidth, s.mask.clientHeight); }
+function maskSide(s) { return Math.min(s.mask.clientWidth, s.mask.clientHeight, rem(3) * s.data.tokens.length); }
 function maskRowAt(s, y) { return Math.floor((y / maskSide(s)) * s.data.tokens.length); }
 
 /** A click in the grid goes to that layer of that pass. */
@@ -173,7 +174,8 @@ function drawGrid(s, place) {
       cells(from, n, row, 1, c.soft);
       const lit = row < done ? 1 : here && place.moving && row === done ? place.fraction : 0;
       if (!lit) continue;
-      if (top) drawAnswer(ctx, c, g, from, y(row), lit);
+      if (top && step.chooses) drawAnswer(ctx, c, g, from, y(row), lit);
+      else if (top) cells(from, 1, row, 0.5 * lit, c.wait);
       else cells(from, n, row, (here && row === place.row ? 1 : row === 0 ? 0.35 : 0.62) * lit, fills[step.phase]);
     }
   });
@@ -261,7 +263,8 @@ function stageName(s, place) {
   const { n_layers } = s.data;
   if (place.row < 0) return s.text.ready;
   if (place.row === 0) return s.text.embed;
-  return place.row > n_layers ? s.text.logits : t(s.text.layer_of, { i: place.row, n: n_layers });
+  if (place.row > n_layers) return s.data.steps[place.pass].chooses ? s.text.logits : s.text.logits_unused;
+  return t(s.text.layer_of, { i: place.row, n: n_layers });
 }
 
 function drawHead(s, place) {
