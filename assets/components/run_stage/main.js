@@ -29,6 +29,7 @@
  *   nothing_yet             before the first pass: "Press Play: the prompt goes in at once."
  *   waiting                 "waiting" (time line label)      queue {n}    "Waiting: {n} in the queue before you" (n may be 0)
  *   prefill                 {n}              "prefill · {n} tokens in one pass"
+ *   prefill_passes          {n} {passes}     "prefill · {n} tokens in {passes} passes" (a long prompt is read in chunks)
  *   decode                                   "decode · one token per pass"
  *   prefill_short decode_short               "prefill" "decode" (narrow screens)
  *   passes tokens kv        counter labels: "passes", "tokens", "in the KV cache"
@@ -213,13 +214,18 @@ function drawTimeline(s) {
   s.canvas.setAttribute("aria-label", `${text.aria}: ${data.steps.length ? t(text.pass_of, { i: player.position, n: data.steps.length }) + ", " + f.ms(now * 1000) : text.nothing_yet}`);
 }
 
+function prefillWords(s) {
+  const passes = s.data.steps.filter((step) => step.phase === "prefill").length, n = s.f.int(s.data.n_prompt);
+  return passes > 1 ? t(s.text.prefill_passes, { n, passes }) : t(s.text.prefill, { n });
+}
+
 /** Labels stand over their blocks, shorten when they would collide, and vanish rather than overlap. */
 function drawLabels(s, ctx, c, sx, w, y, waited) {
   const first = s.data.steps.find((x) => x.phase === "prefill"), decode = s.data.steps.find((x) => x.phase === "decode");
   const wide = (label) => ctx.measureText(label).width;
   const entries = [];
   if (waited && sx(waited) > wide(s.text.waiting) + 8) entries.push({ x: 0, colour: c["wait-ink"], long: s.text.waiting, short: s.text.waiting });
-  if (first) entries.push({ x: sx(first.t0), colour: c["prefill-ink"], long: t(s.text.prefill, { n: s.f.int(s.data.n_prompt) }), short: s.text.prefill_short });
+  if (first) entries.push({ x: sx(first.t0), colour: c["prefill-ink"], long: prefillWords(s), short: s.text.prefill_short });
   if (decode) entries.push({ x: sx(decode.t0), colour: c["decode-ink"], long: s.text.decode, short: s.text.decode_short });
   for (const form of ["long", "short"]) {
     let edge = 0;
@@ -294,7 +300,7 @@ function drawHead(s) {
     words.push(t(text.pass_of, { i: i + 1, n: data.steps.length }), f.ms((step.t1 - step.t0) * 1000));
     if (step.batch > 1) words.push(t(text.batch, { n: f.int(step.batch - 1) }));
   } else if (data.state === "waiting") words.push(t(text.queue, { n: f.int(Math.max(0, (data.queue_position ?? 1) - 1)) }));
-  else words.push(started ? t(text.prefill, { n: f.int(data.n_prompt) }) : text.nothing_yet);
+  else words.push(started ? "…" : text.nothing_yet);
   s.what.textContent = words.join(" · ");
   s.live.hidden = !(isLive(data) && !player.following);
   s.live.textContent = text.jump_live;
