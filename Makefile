@@ -34,7 +34,8 @@ bench: $(VENV)/installed-test
 	$(WITH_MODEL) $(BIN)/python -m tests.bench $(ARGS)
 
 record: $(VENV)/installed-app
-	$(WITH_MODEL) $(BIN)/python tools/record_runs.py $(ARGS)
+	$(WITH_MODEL) $(BIN)/python -m tools.record_runs $(ARGS)
+	$(WITH_MODEL) $(BIN)/python -m tools.record_streams
 
 $(BIN)/python:
 	@set -e; for python in $(PYTHON) python3 python3.13 python3.12 python3.11 python; do \

@@ -13,12 +13,14 @@ nobody else waits longer than one.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from core.errors import InvalidSettingError
+from core.errors import InvalidSettingError, TraceFileError
 from core.latency import percentile
 
 if TYPE_CHECKING:
@@ -127,3 +129,28 @@ def expected_slowdown(rows: Sequence[PromptEffect], weight_bytes: int) -> float 
     if len(rows) < 2:
         return None
     return (weight_bytes + rows[-1].kv_bytes) / (weight_bytes + rows[0].kv_bytes)
+
+
+@dataclass(frozen=True)
+class RecordedEffect:
+    """A measurement made earlier, with what it was made on: shown until somebody measures here and now."""
+
+    rows: tuple[PromptEffect, ...]
+    weight_bytes: int
+    model: str
+    machine: str
+    created: str
+
+    def save(self, path: Path) -> None:
+        """Write it as JSON."""
+        path.write_text(json.dumps(asdict(self), ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+
+    @staticmethod
+    def load(path: Path) -> RecordedEffect:
+        """Read what `save` wrote. Raises TraceFileError for anything else."""
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+            rows = tuple(PromptEffect(**row) for row in values.pop("rows"))
+            return RecordedEffect(rows=rows, **values)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise TraceFileError(path=str(path), reason="it is damaged or no recorded measurement") from error

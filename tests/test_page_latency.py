@@ -15,6 +15,7 @@ from streamlit.testing.v1 import AppTest
 from core import latency
 from core.errors import EndpointTimeoutError, EndpointUrlError
 from core.openai_stream import REASONS
+from core.prompt_effect import RecordedEffect, slower_by
 from core.trace import Trace
 from pages.views import cache, endpoint_box, latency_data
 from pages.views.cache import Engine, Status
@@ -179,6 +180,15 @@ def test_the_long_prompt_is_measured_on_a_button(with_model: Engine, monkeypatch
     assert f"{prefill:.1f}×" in said(app)
     assert f"{token:.2f}×" in said(app)
     assert "64 tokens" in tables_of(app)
+
+
+def test_before_that_a_recorded_one_is_shown_and_said_to_be_so(no_model: Engine) -> None:
+    made = RecordedEffect.load(cache.RUNS / "prompt_effect.json")
+    app = open_page(lang="en")
+    prefill, token = slower_by(made.rows)
+    assert f"{prefill:.1f}×" in said(app)
+    assert f"{token:.2f}×" in said(app)
+    assert made.machine in said(app)
 
 
 def test_a_second_measurement_is_refused_politely(with_model: Engine) -> None:

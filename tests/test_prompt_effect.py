@@ -4,19 +4,23 @@ scheduler."""
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from core.errors import BusyError, InvalidSettingError
+from core.errors import BusyError, InvalidSettingError, TraceFileError
 from core.prompt_effect import (
+    LENGTHS,
     PromptPass,
+    RecordedEffect,
     effects,
     expected_slowdown,
     measure_prompt_effect,
     n_passes,
     slower_by,
 )
+from tests.conftest import ROOT
 
 
 def passes(n_prompt: int, prefill: list[float], decode: list[float]) -> list[PromptPass]:
@@ -90,3 +94,33 @@ def test_another_run_goes_on_beside_it(scheduler: Any) -> None:
     assert run.result(60).n_generated >= 1
     job.cancel()
     job.wait(30)
+
+
+# ---- recorded ----
+
+
+def test_a_recorded_measurement_survives_its_file(tmp_path: Path) -> None:
+    rows = effects(passes(1000, [1.0], [0.05]) + passes(10, [0.1], [0.05]), 100)
+    made = RecordedEffect(rows, 7, "m", "machine", "2026-11-29")
+    made.save(tmp_path / "effect.json")
+    assert RecordedEffect.load(tmp_path / "effect.json") == made
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", '{"rows": [{}]}', '{"rows": 3}', '{"rows": [], "other": 1}']
+)
+def test_a_damaged_one_is_refused_in_words(content: str, tmp_path: Path) -> None:
+    (tmp_path / "bad.json").write_text(content, encoding="utf-8")
+    with pytest.raises(TraceFileError, match="Record it again"):
+        RecordedEffect.load(tmp_path / "bad.json")
+    with pytest.raises(TraceFileError):
+        RecordedEffect.load(tmp_path / "none.json")
+
+
+def test_the_bundled_measurement_says_what_the_bytes_say() -> None:
+    made = RecordedEffect.load(ROOT / "assets" / "runs" / "prompt_effect.json")
+    assert tuple(row.n_prompt for row in made.rows) == LENGTHS
+    prefill, token = slower_by(made.rows)
+    expected = expected_slowdown(made.rows, made.weight_bytes)
+    assert prefill > 10
+    assert token == pytest.approx(expected, rel=0.1)

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
-from core.prompt_effect import PromptEffect, effects, expected_slowdown, n_passes, slower_by
-from core.spec import ModelSpec
+from core.prompt_effect import PromptEffect, RecordedEffect, effects, expected_slowdown, n_passes, slower_by
 from pages.views import charts, tables
+from pages.views.cache import RUNS
 from pages.views.tables import Cell
 from pages.views.text import seconds, size
 
@@ -37,6 +37,7 @@ def section(frame: Frame) -> None:
     active = job is not None and not job.is_over
     if frame.loaded is None:
         tables.note(frame.t("model.needed"))
+        _recorded(frame)
         return
     if not active:
         # Pressed in the script's own run, not in a callback, so that a refusal is shown where it happened.
@@ -46,6 +47,8 @@ def section(frame: Frame) -> None:
             _start(frame)
             active = st.session_state.get(_JOB) is not job
         tables.note(frame.t("long.what"))
+    if st.session_state.get(_JOB) is None:
+        _recorded(frame)
     st.fragment(_watch, run_every=POLL_S if active else None)(frame, active)
 
 
@@ -63,17 +66,25 @@ def _watch(frame: Frame, was_active: bool) -> None:
         st.error(frame.explain(job.error), icon=":material/info:")
     loaded = frame.loaded
     if loaded is not None:
-        result(frame, effects(job.results, loaded.spec.kv_bytes_per_token), loaded.spec, job.is_over)
+        rows = effects(job.results, loaded.spec.kv_bytes_per_token)
+        result(frame, rows, loaded.spec.weight_bytes, job.is_over)
 
 
-def result(frame: Frame, rows: tuple[PromptEffect, ...], spec: ModelSpec, is_over: bool) -> None:
+def _recorded(frame: Frame) -> None:
+    """A measurement made earlier, elsewhere, and said to be so."""
+    made = RecordedEffect.load(RUNS / "prompt_effect.json")
+    result(frame, made.rows, made.weight_bytes, True)
+    tables.note(frame.t("long.recorded", machine=made.machine, model=made.model))
+
+
+def result(frame: Frame, rows: tuple[PromptEffect, ...], weight_bytes: int, is_over: bool) -> None:
     """A table that grows while it is measured; the sentence and the chart when there is something to
     compare."""
     if not rows:
         return
     times = slower_by(rows)
     if times is not None and is_over:
-        expected = expected_slowdown(rows, spec.weight_bytes) or 1.0
+        expected = expected_slowdown(rows, weight_bytes) or 1.0
         values: dict[str, Any] = {
             "short": rows[0].n_prompt, "long": rows[-1].n_prompt,
             "prefill": f"{times[0]:.1f}", "token": f"{times[1]:.2f}", "expected": f"{expected:.2f}",
