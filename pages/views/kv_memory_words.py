@@ -123,6 +123,7 @@ def _attempt(action: Any) -> None:
     try:
         action(chosen)
         settings_module.write_url(chosen)
+        st.session_state["mem_revision"] = st.session_state.get("mem_revision", 0) + 1
     except ExplainerError as error:
         st.session_state["mem_paste_error"] = error
 

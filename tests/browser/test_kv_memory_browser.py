@@ -252,6 +252,32 @@ def test_bad_numbers_get_a_sentence_and_change_nothing(calculator: Callable[...,
     assert "mem_tokens" not in page.url
 
 
+def test_an_echo_that_is_late_does_not_undo_what_came_after(calculator: Callable[..., Page]) -> None:
+    """Many quick changes: each is sent, and the answers arrive while the next ones are being made."""
+    page = calculator()
+    for ranks in ("2", "4", "8", "1", "8", "2"):
+        page.locator("#kv-tp").select_option(ranks)
+    page.wait_for_url("**mem_tp=2*")
+    wait_for_app(page)
+    page.wait_for_timeout(500)
+    assert page.locator("#kv-tp").input_value() == "2"
+    assert total(page) == "256 MiB = 268.44 MB"
+
+
+def test_the_same_file_again_brings_its_model_back(calculator: Callable[..., Page]) -> None:
+    page = calculator()
+    config = json.dumps(CONFIGS["Mixtral-8x7B-v0.1"]).encode()
+    drop(page, "config.json", config)
+    page.wait_for_url("**mem_model=custom*")
+    page.locator("#kv-k").select_option("q8_0")
+    page.wait_for_url("**mem_k=q8_0*")
+    page.locator("select.model").select_option("gemma-2b")
+    page.wait_for_url("**mem_model=gemma-2b*")
+    drop(page, "config.json", config)
+    page.wait_for_url("**mem_model=custom*")
+    expect(page.locator("select.model")).to_have_value("custom")
+
+
 def test_the_shape_by_hand_and_ranks(calculator: Callable[..., Page]) -> None:
     page = calculator(mem_model="manual", mem_shape="40-40-8-128", mem_tokens=2048, mem_tp=4)
     layout = KVLayout.uniform(40, 8, 128)

@@ -7,6 +7,8 @@
  *   devices: [{id, name, kind, memory_mib, source}],
  *   dtypes, weight_dtypes: {name: [values, bytes]},
  *   settings: {model shape window pattern mla layers name tokens users cross k v tp ubatch block batched card gib params weights over},
+ *   revision,                       changes when Python itself changed the settings (a pasted or dropped model)
+ *   revealed,                       the question above the calculator was answered
  *   limits: {tokens, users}, lang, text: {…}
  * }
  * Sends setStateValue settings {…} when a control is let go, and setTriggerValue file {name, text} or {name, table} for a
@@ -116,7 +118,7 @@ const EXAMPLE = "llama-3.1-8b";
 /** One calculator: builds its elements once, then `receive`s data and `draw`s. */
 class Calculator {
   constructor(root) {
-    this.root = root; this.s = null; this.adopted = ""; this.sent = "";
+    this.root = root; this.s = null; this.adopted = ""; this.sent = ""; this.echoes = new Set();
     this.redraw = once(() => this.draw());
     this.say = announcer(root);
   }
@@ -125,9 +127,10 @@ class Calculator {
     this.send = send; this.sendFile = sendFile;
     const words = JSON.stringify([data.lang, data.text, data.models.map((m) => m.id + m.name)]);
     this.data = data; this.T = data.text; this.f = formats(data.lang);
+    // What comes back is mostly an echo of what was sent, perhaps of an older state than the one on screen: leave that alone.
     const arrived = JSON.stringify(data.settings);
-    if (!this.s || (arrived !== this.adopted && arrived !== this.sent)) this.s = { ...data.settings };
-    this.adopted = arrived;
+    if (!this.s || data.revision !== this.revision || (arrived !== this.adopted && !this.echoes.has(arrived))) this.s = { ...data.settings };
+    this.adopted = arrived; this.revision = data.revision;
     if (this.words !== words) { this.words = words; this.build(); }
     this.fill(); this.draw();
   }
@@ -142,7 +145,7 @@ class Calculator {
   }
   commit() {
     const now = JSON.stringify(this.s);
-    if (now !== this.sent) { this.sent = now; this.send({ ...this.s }); }
+    if (now !== this.sent) { this.sent = now; this.echoes.add(now); this.send({ ...this.s }); }
   }
   /** The sliders' shape for the model now: what they start from when a published model is changed by hand. */
   shape() {
