@@ -74,6 +74,7 @@ class EncodedPrompt:
                    default system prompt, special tokens added around the text)
     text           the whole text that was encoded, template included
     spans          per token: (start, stop) characters of `text`; parts of one split character share its span
+                   (inside a word that holds bytes without a token, the library's spans are shifted by those)
     """
 
     tokens: tuple[Token, ...]

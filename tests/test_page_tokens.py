@@ -30,6 +30,10 @@ def a_frame(recorded: Trace, **chosen: Any) -> Any:
     return SimpleNamespace(settings=made, trace=recorded, t=Text("en", "tokens"), lang="en")
 
 
+def now(typed: str, chat: bool) -> tokens_lab.Chosen:
+    return tokens_lab.Chosen(typed, chat, -1, 0, 0)
+
+
 def loaded_with(tokenizer: Any, loaded: Any) -> Any:
     return SimpleNamespace(tokenizer=tokenizer, spec=loaded.spec)
 
@@ -42,7 +46,7 @@ def test_the_browser_gets_the_whole_tokenizer_once_and_little_else(loaded: Any, 
     assert [list(table.merges[3 * i : 3 * i + 2]) for i in range(table.n_merges)] == pairs.tolist()
     assert list(table.merges[2::3]) == [sent["meta"]["first_id"] + rank for rank in range(table.n_merges)]
     assert sent["values"].nbytes + len(json.dumps(sent["meta"])) < 220_000
-    data, _ = tokens_lab.lab_data(a_frame(recorded), loaded, "What is gravity?", True)
+    data, _ = tokens_lab.lab_data(a_frame(recorded), loaded, now("What is gravity?", True))
     assert data["given"] is None
     assert data["table"] == sent["meta"]["key"]
     assert len(json.dumps(data)) < 20_000
@@ -61,7 +65,7 @@ def test_a_table_that_does_not_number_its_results_in_order_sends_them() -> None:
 def test_the_parts_of_the_template_are_the_runs_own(
     loaded: Any, recorded: Trace, text: str, chat: bool
 ) -> None:
-    data, prompt = tokens_lab.lab_data(a_frame(recorded), loaded, text, chat)
+    data, prompt = tokens_lab.lab_data(a_frame(recorded), loaded, now(text, chat))
     assert prompt == encode_prompt(loaded.tokenizer, text, chat=chat, system=None)
     whole = "".join(text if part["role"] == "user" else part["text"] for part in data["parts"])
     assert whole == encode_prompt(loaded.tokenizer, text, chat=True, system=None).text
@@ -69,17 +73,25 @@ def test_the_parts_of_the_template_are_the_runs_own(
 
 
 def test_an_edited_system_prompt_is_shown_as_the_learners(loaded: Any, recorded: Trace) -> None:
-    data, _ = tokens_lab.lab_data(a_frame(recorded, system="Be brief."), loaded, "Hi", True)
+    data, _ = tokens_lab.lab_data(a_frame(recorded, system="Be brief."), loaded, now("Hi", True))
     assert [part["text"] for part in data["parts"] if part["role"] == "system"] == ["Be brief."]
 
 
+def test_what_the_browser_knows_better_is_not_sent_again(loaded: Any, recorded: Trace) -> None:
+    first, later = now("Hi", True), tokens_lab.Chosen("Hi there", False, 1, 2, 9)
+    before, _ = tokens_lab.lab_data(a_frame(recorded), loaded, first, first)
+    after, prompt = tokens_lab.lab_data(a_frame(recorded), loaded, later, first)
+    assert after == before
+    assert prompt == encode_prompt(loaded.tokenizer, "Hi there", chat=False, system=None)
+
+
 def test_before_the_model_is_loaded_the_recorded_tokens_are_shown(recorded: Trace) -> None:
-    data, prompt = tokens_lab.lab_data(a_frame(recorded), None, recorded.prompt, recorded.chat)
+    data, prompt = tokens_lab.lab_data(a_frame(recorded), None, now(recorded.prompt, recorded.chat))
     assert prompt is None
     assert [token[0] for token in data["given"]["tokens"]] == [token.id for token in recorded.prompt_tokens]
     assert data["given"]["n_yours"] == recorded.n_prompt - sum(recorded.from_template)
     assert data["given"]["words"] is None
-    other, _ = tokens_lab.lab_data(a_frame(recorded), None, "something else", recorded.chat)
+    other, _ = tokens_lab.lab_data(a_frame(recorded), None, now("something else", recorded.chat))
     assert other["given"] is None
 
 
@@ -87,7 +99,7 @@ def test_a_tokenizer_that_is_no_table_is_run_by_python(loaded: Any, recorded: Tr
     backend = byte_bpe(LETTERS)
     backend.normalizer = normalizers.NFC()
     model = loaded_with(wrapped(backend), loaded)
-    data, prompt = tokens_lab.lab_data(a_frame(recorded), model, "lower aaa", True)
+    data, prompt = tokens_lab.lab_data(a_frame(recorded), model, now("lower aaa", True))
     assert prompt is not None
     assert data["table"] is None
     assert data["parts"] is None, "this tokenizer has no chat template"
@@ -95,22 +107,21 @@ def test_a_tokenizer_that_is_no_table_is_run_by_python(loaded: Any, recorded: Tr
     ids = [token[0] for token in data["given"]["tokens"]]
     assert ids == [token.id for token in encode(model.tokenizer, "lower aaa")]
     assert [i for word in data["given"]["words"] for i in word["ids"]] == ids
-    long, _ = tokens_lab.lab_data(a_frame(recorded), model, "lo " * 5_000, False)
+    long, _ = tokens_lab.lab_data(a_frame(recorded), model, now("lo " * 5_000, False))
     assert len(long["given"]["tokens"]) == tokens_lab.MAX_GIVEN < long["given"]["n_tokens"]
 
 
 def test_a_template_that_changes_the_text_is_run_by_python(loaded: Any, recorded: Trace) -> None:
     trims = with_template(loaded.tokenizer, "{% for m in messages %}<{{ m.content | trim }}>{% endfor %}")
-    data, prompt = tokens_lab.lab_data(a_frame(recorded), loaded_with(trims, loaded), " Hi ", True)
+    data, prompt = tokens_lab.lab_data(a_frame(recorded), loaded_with(trims, loaded), now(" Hi ", True))
     assert prompt is not None
     assert data["given"]["n_tokens"] == len(prompt.tokens)
     refuses = with_template(
         loaded.tokenizer,
         "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}{{ messages[0].content }}",
     )
-    data, _ = tokens_lab.lab_data(
-        a_frame(recorded, system="Be brief."), loaded_with(refuses, loaded), "Hi", True
-    )
+    model = loaded_with(refuses, loaded)
+    data, _ = tokens_lab.lab_data(a_frame(recorded, system="Be brief."), model, now("Hi", True))
     assert [part["role"] for part in data["parts"] if part["text"] or part["role"] == "user"] == ["user"]
 
 

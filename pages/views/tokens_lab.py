@@ -9,6 +9,7 @@ sends the tokens instead (`given`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -63,42 +64,56 @@ def lab(frame: Frame) -> None:
     loaded = frame.loaded
     table = bpe_table(loaded.tokenizer) if loaded else None
     with st.container(gap=None):
-        st.fragment(_lab)(frame, loaded)
+        st.fragment(_lab)(frame, loaded, chosen(frame))
         if table is not None:
             components.mount("tokens_store", table_data(table), key="tokens_table")
 
 
-def _lab(frame: Frame, loaded: LoadedModel | None) -> None:
+def _lab(frame: Frame, loaded: LoadedModel | None, first: Chosen) -> None:
     with frame.errors():
-        typed, chat = text_of(frame), bool(frame.settings.get("chat"))
-        data, prompt = lab_data(frame, loaded, typed, chat)
+        now = chosen(frame)
+        data, prompt = lab_data(frame, loaded, now, first)
         components.mount("tokens_lab", data, key=KEY, on_lab_change=_commit)
         if loaded is not None and prompt is not None and prompt.tokens:
-            token = prompt.tokens[selected(prompt, frame.settings.get("token"))]
+            token = prompt.tokens[selected(prompt, now.token)]
             components.mount("tokens_store", row_data(loaded, token), key="tokens_row")
 
 
-def text_of(frame: Frame) -> str:
-    """The text in the box: the learner's own, else the prompt of the run."""
-    own = frame.settings.get("text")
-    return clean_text(frame.trace.prompt if own is None else own)
+@dataclass(frozen=True)
+class Chosen:
+    """What the learner chose in the lab, and the number of the last message that said so."""
+
+    typed: str
+    chat: bool
+    token: int
+    merge: int
+    seq: int
+
+
+def chosen(frame: Frame) -> Chosen:
+    """The settings now. The text in the box is the learner's own, else the prompt of the run."""
+    own, get = frame.settings.get("text"), frame.settings.get
+    typed = clean_text(frame.trace.prompt if own is None else own)
+    return Chosen(
+        typed, bool(get("chat")), get("token"), get("merge"), st.session_state.get("otat_tokens_seq", 0)
+    )
 
 
 def _commit() -> None:
     value = st.session_state[KEY].get("lab")
     if not isinstance(value, Mapping):
         return
-    chosen = settings.current()
+    kept = settings.current()
     typed, default = value.get("typed"), _default_text()
     if isinstance(typed, str):
-        chosen.set("text", None if typed == default else typed)
+        kept.set("text", None if typed == default else typed)
     for name in ("chat", "token", "merge"):
         kind = bool if name == "chat" else int
         if isinstance(value.get(name), int):
-            chosen.set(name, kind(value[name]))
+            kept.set(name, kind(value[name]))
     if isinstance(value.get("seq"), int):
         st.session_state["otat_tokens_seq"] = value["seq"]
-    settings.write_url(chosen)
+    settings.write_url(kept)
 
 
 def _default_text() -> str:
@@ -109,30 +124,35 @@ def _default_text() -> str:
 
 
 def lab_data(
-    frame: Frame, loaded: LoadedModel | None, typed: str, chat: bool
+    frame: Frame, loaded: LoadedModel | None, now: Chosen, first: Chosen | None = None
 ) -> tuple[dict[str, Any], EncodedPrompt | None]:
-    """What the component gets (see its main.js), and the encoded prompt where there is a tokenizer."""
+    """What the component gets (see its main.js), and the encoded prompt where there is a tokenizer.
+
+    Where the browser runs the tokenizer, the data stay those of the page's `first` drawing: the browser knows better
+    by then, and Streamlit does not send again what has not changed (a component's data travel with its whole script).
+    """
     tokenizer: Any = loaded.tokenizer if loaded else None
     system = frame.settings.get("system") or None
     parts, has_template = _parts(tokenizer, system)
     table = bpe_table(tokenizer) if tokenizer else None
     here = table is not None and (parts is not None or not has_template)
-    chat = chat and has_template
-    prompt = _encode(tokenizer, typed, chat, system) if tokenizer else None
+    chat = now.chat and has_template
+    prompt = _encode(tokenizer, now.typed, chat, system) if tokenizer else None
     given = (
         None
         if here
-        else _given_by_model(tokenizer, prompt, typed, chat)
+        else _given_by_model(tokenizer, prompt, now.typed, chat)
         if prompt
-        else _given_by_run(frame, typed, chat)
+        else _given_by_run(frame, now.typed, chat)
     )
+    shown = first if here and first is not None else now
     spec = loaded.spec if loaded else frame.trace.spec
     data = {
-        "typed": typed,
-        "chat": chat,
-        "token": frame.settings.get("token"),
-        "merge": frame.settings.get("merge"),
-        "seq": st.session_state.get("otat_tokens_seq", 0),
+        "typed": shown.typed,
+        "chat": shown.chat and has_template,
+        "token": shown.token,
+        "merge": shown.merge,
+        "seq": shown.seq,
         "parts": parts if parts is not None else ([] if has_template else None),
         "table": _table_key() if here else None,
         "given": given,

@@ -7,7 +7,9 @@
  * {
  *   typed, chat, token, merge,   the learner's settings: the text, inside the chat template or not, selected position
  *                                (-1: chosen here), position of the merge player
- *   seq,                         the number of the last message from here that Python has seen; older echoes are ignored
+ *   seq,                         the number of the last message from here that these settings include. Python answers a
+ *                                message with the data as they were, which cost nothing to send again: they are older
+ *                                than what is on screen, and ignored
  *   parts,                       the chat template around the text: [{text, role: "template"|"system"|"user",
  *                                specials: [[id, start, stop]]}] | null where there is none that can be used
  *   table,                       key of the list of merges in the tokens store | null: the tokens come in `given`
@@ -364,7 +366,7 @@ function drawMyths(s) {
 // ---- chips -----------------------------------------------------------------------------------------------------------
 
 function drawChips(s) {
-  const { enc, text } = s, drawn = enc.tokens.slice(0, MAX_CHIPS);
+  const { enc, text } = s, drawn = enc.tokens.slice(0, MAX_CHIPS), focused = s.q(".strip").contains(s.root.getRootNode().activeElement);
   s.chips = [];
   const nodes = characterGroups(drawn).map((group) => {
     const parts = group.map((i) => (s.chips[i] = tokenChip(s, i)));
@@ -377,6 +379,7 @@ function drawChips(s) {
   const rest = (enc.nTokens ?? enc.tokens.length) - drawn.length, more = s.q(".more");
   more.hidden = rest <= 0; more.textContent = t(text.more, { n: s.f.int(rest) });
   markChoice(s);
+  if (focused) (s.chips[s.token] || s.chips[0])?.focus({ preventScroll: true });
 }
 
 function tokenChip(s, i) {
@@ -569,7 +572,7 @@ function setWords(s) {
   for (const name of ["text", "bytes", "id"]) s.q(`.stop.${name} h3`).textContent = text["stop_" + name];
   s.q(".rule h3").textContent = text.list;
   s.q(".ends").replaceChildren(h("span", {}, text.list_first), h("span", {}, t(text.list_last, { n: s.f.int(Math.max(0, data.n_merges - 1)) })));
-  s.q(".merges").setAttribute("aria-label", text.merges);
+  for (const place of [".merges", ".words"]) s.q(place).setAttribute("aria-label", text.merges);
   s.q(".merges .legend").replaceChildren(...[["pair", text.legend_pair], ["just", text.legend_just], ["done", text.legend_done]].map(([k, label]) => h("span", {}, h("i", { class: "m-" + k }), label)));
   const valueText = (p) => t(text.merge_of, { i: p.position, n: p.count });
   if (!s.bar) s.q(".controls").append((s.bar = playerBar(s.player, text, { speeds: [0.25, 0.5, 1, 2, 4], valueText }))); else s.bar.setText(text);
@@ -590,6 +593,6 @@ export default function (component) {
     s.seq = Math.max(s.seq, data.seq);
   }
   if (s.words_ !== words) { s.words_ = words; s.listed = null; setWords(s); }
-  const inputs = JSON.stringify([s.box.value, s.chat, data.table, data.parts, data.given, words, Boolean(s.table)]);
+  const inputs = JSON.stringify([s.box.value, s.chat, data.table, data.parts, data.given, words]);
   if (s.inputs !== inputs || !s.enc) { s.inputs = inputs; s.merge ??= s.player.position; read(s); }
 }
