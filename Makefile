@@ -1,6 +1,7 @@
 # make run     start the app          make check   ruff, and mypy strict on core
 # make test    the whole test suite   make bench   measure this machine, write the table in README.md
 # make record  record the bundled runs of assets/runs again
+# make check-device DEVICE=cuda   are the numbers right on this graphics card?
 #
 # Settings: PORT, HOST, MODEL (a hub id, a folder or a .gguf file), PYTHON (3.11 or newer), CHROMIUM (for the tests).
 # Nothing is installed again while pyproject.toml and constraints.txt stay as they are.
@@ -16,7 +17,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check $(if $(CI),--quiet)
 WITH_MODEL := $(if $(MODEL),OTAT_MODEL="$(MODEL)")
 
-.PHONY: run test check bench record
+.PHONY: run test check bench record check-device
 
 run: $(VENV)/installed-app
 	$(WITH_MODEL) $(BIN)/python -m streamlit run app.py --server.address "$(HOST)" --server.port "$(PORT)"
@@ -32,6 +33,9 @@ check: $(VENV)/installed-test
 bench: $(VENV)/installed-test
 	@$(BIN)/python tools/browser.py --install >/dev/null
 	$(WITH_MODEL) $(BIN)/python -m tests.bench $(ARGS)
+
+check-device: $(VENV)/installed-app
+	$(BIN)/python -m tools.check_device $(or $(DEVICE),auto)
 
 record: $(VENV)/installed-app
 	$(WITH_MODEL) $(BIN)/python -m tools.record_runs $(ARGS)
