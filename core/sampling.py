@@ -10,7 +10,7 @@ uniform number u in [0, 1) is laid on a bar on which the tokens lie side by side
 the answer. u depends on (seed, step) alone, so the same link gives the same text, and the dice can be shown on screen.
 
 `distribution` keeps every stage over the whole vocabulary, to be looked at. `choose` is the fast way to the same token:
-it sorts only the few likeliest tokens, and falls back on `distribution` whenever rounding could matter.
+it sorts only as many tokens as it needs, and falls back on `distribution` whenever rounding could matter.
 
 Everything is computed in float64, as in JavaScript, so that the browser can repeat it digit by digit.
 """
@@ -18,7 +18,7 @@ Everything is computed in float64, as in JavaScript, so that the browser can rep
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -42,7 +42,6 @@ _HEADS = (
     1e-3,
     1e-6,
 )  # weights (relative to the likeliest token) down to which `choose` sorts, first and second try
-_HEAD_LIMIT = 8192  # a flatter distribution than this is sorted whole
 
 
 @dataclass(frozen=True)
@@ -372,15 +371,13 @@ def _likeliest(values: NDArray[np.generic]) -> int:
 
 
 def _choose_from_head(scaled: Scores, params: SamplingParams, u: float) -> int | None:
-    """Try with the likeliest tokens only. None: they do not decide it, or a boundary is too close to trust rounding."""
+    """Try with the likeliest tokens first, then with more. None: a boundary is too close to trust rounding."""
     weights = _weights(scaled)
-    total = float(weights.sum())
-    for smallest in _HEADS:
-        head = np.flatnonzero(weights >= smallest)
-        if head.size > _HEAD_LIMIT:
-            return None
+    for chosen in _heads(scaled, weights, params.top_k):
+        head = np.flatnonzero(chosen)
         head = head[likeliest_first(scaled[head])]
-        bar = _cut_head(scaled[head], weights[head], total, scaled.size, params)
+        total = float(weights[head if 0 < params.top_k < weights.size else slice(None)].sum())
+        bar = _cut_head(weights[head], total, params)
         if bar is not None:
             cumulative, mass = bar
             target = u * mass
@@ -389,17 +386,22 @@ def _choose_from_head(scaled: Scores, params: SamplingParams, u: float) -> int |
     return None
 
 
-def _cut_head(
-    scores: Scores, weights: Scores, total: float, n_vocab: int, params: SamplingParams
-) -> tuple[Scores, float] | None:
-    """(right edges of the surviving head, mass of all survivors), or None when a cut falls beyond the head."""
+def _heads(scaled: Scores, weights: Scores, top_k: int) -> Iterator[NDArray[np.bool_]]:
+    """Masks of the likeliest tokens to try: exactly the survivors of top-k, or ever more of the whole."""
+    if 0 < top_k < scaled.size:
+        yield scaled >= np.partition(scaled, scaled.size - top_k)[scaled.size - top_k]
+        return
+    for smallest in _HEADS:
+        yield weights >= smallest
+    yield np.ones(scaled.shape, dtype=np.bool_)
+
+
+def _cut_head(weights: Scores, total: float, params: SamplingParams) -> tuple[Scores, float] | None:
+    """(right edges of the surviving head, mass of all survivors), or None when a cut falls beyond the head.
+
+    weights: those of the head, likeliest first. total: the mass before the cuts by top-p and min-p.
+    """
     mass = total
-    if 0 < params.top_k < n_vocab:
-        if params.top_k > scores.size:
-            return None
-        kth = scores[params.top_k - 1]
-        weights = weights[: int(np.searchsorted(-scores, -kth, side="right"))]  # ties with the k-th stay
-        mass = float(weights.sum())
     cumulative = np.cumsum(weights)
     if params.top_p < 1:
         line = params.top_p * mass

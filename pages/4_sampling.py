@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pages.views import sampling_lab, sampling_ways, sampling_words
 from pages.views.frame import page_frame
-from pages.views.text import escape_markdown
 
 frame = page_frame("sampling")
 with frame.errors():
@@ -16,11 +15,8 @@ with frame.errors():
     sampling_lab.show(frame, trace, choice)
     frame.myth(frame.md("myth_best", **words.values))
     frame.myth(frame.md("myth_rank"))
-    options = [
-        f"“{escape_markdown(words.first)}”",
-        f"“{escape_markdown(words.second)}”",
-        frame.t("predict.other"),
-    ]
+    options = [frame.md("predict.token", token=token) for token in (words.first, words.second)]
+    options.append(frame.t("predict.other"))
     frame.predict("hot", frame.t("predict.question"), options, 0, frame.md("predict.why", **words.values))
     frame.try_this(frame.md("try", **words.values))
     sampling_ways.section(frame, trace, choice)

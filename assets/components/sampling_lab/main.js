@@ -318,7 +318,8 @@ function cutBy(result, place) { return CUTS.find((name) => place >= result.kept[
 
 function paint(lab) {
   const { result, f, text } = lab, shown = narrow(lab.root) ? 10 : 14;
-  const axis = [0.1, 0.25, 0.5, 1].find((limit) => limit >= result.weights[0] / result.mass - 1e-12) ?? 1;
+  const longest = Math.max(result.weights[0] / result.mass, lab.thrown ? (lab.counts.get(0) ?? 0) / lab.thrown : 0);
+  const axis = [0.1, 0.25, 0.5, 1].find((limit) => limit >= longest - 1e-12) ?? 1;
   makeRows(lab, shown);
   for (let place = 0; place < shown; place++) paintRow(lab, lab.rows.children[place], place, axis);
   let place = shown, rest = 0;
