@@ -43,7 +43,7 @@ function figuresOf(admitted, tokens, network) {
 
 function buildLine(root) {
   const q = (selector) => root.querySelector(selector);
-  const s = { root, canvas: q("canvas"), handles: q(".handles"), edit: q(".edit"), controls: q(".controls"), formulas: q(".formulas"), echoes: new Set(), colours: null };
+  const s = { root, canvas: q("canvas"), handles: q(".handles"), edit: q(".edit"), controls: q(".controls"), formulas: q(".formulas"), legend: q(".legend"), echoes: new Set(), colours: null };
   s.player = new Player({ onChange: (p, why) => { if (s.tokens) drawLine(s, why); } });
   s.say = announcer(root);
   s.tip = tooltip(q(".line"));
@@ -150,6 +150,9 @@ function placeCard(s) {
 
 // ---- drawing ----
 
+/** Stripes that can be seen on the bright orange of the dark theme too: they are the second cue of decode. */
+function stripes(c) { return +(/\d+/.exec(c.card)?.[0] ?? 255) < 128 ? "rgba(0,0,0,.3)" : "rgba(255,255,255,.22)"; }
+
 function clockOf(s) {
   const { position, fraction } = s.player, moment = (i) => (i < 0 ? 0 : s.tokens[i] + s.network), done = moment(position - 1);
   if (s.mode === "card") return Infinity;
@@ -160,7 +163,7 @@ function drawCanvas(s, now) {
   const { ctx, w } = fitCanvas(s.canvas), c = (s.colours ||= palette(s.root)), unit = rem(), sx = (x) => (x / s.end) * (w - 1), top = 2.125 * unit, tall = 2.125 * unit;
   ctx.font = `${0.8125 * unit}px ${c.sans}`; ctx.textBaseline = "alphabetic";
   const half = s.network / 2, shift = s.network, { tokens } = s;
-  const fills = { prefill: c.prefill, decode: hatch(ctx, c.decode, { gap: 5, paper: "rgba(255,255,255,.22)" }), wait: hatch(ctx, c["wait-soft"], { gap: 6, paper: c.wait }), network: hatch(ctx, c["cache-soft"], { gap: 4, paper: c.cache }) };
+  const fills = { prefill: c.prefill, decode: hatch(ctx, c.decode, { gap: 5, paper: stripes(c) }), wait: hatch(ctx, c["wait-soft"], { gap: 6, paper: c.wait }), network: hatch(ctx, c["cache-soft"], { gap: 4, paper: c.cache }) };
   const block = (from, to, kind) => {
     if (to - from <= 0) return;
     const paint = (until, alpha) => { const a = sx(from), b = sx(until), gap = Math.min(0.75, (b - a) * 0.12); ctx.globalAlpha = alpha; ctx.fillStyle = fills[kind]; ctx.beginPath(); ctx.roundRect(a + gap, top, Math.max(0.75, b - a - 2 * gap), tall, Math.min(4, (b - a) / 4)); ctx.fill(); ctx.globalAlpha = 1; };
@@ -170,7 +173,7 @@ function drawCanvas(s, now) {
   block(0, half, "network");
   block(half, s.admitted + half, "wait");
   if (tokens.length) {
-    block(s.admitted + half, tokens[0] + half, "prefill");
+    block(s.admitted + half, tokens[0] + half, s.data.unit === "message" ? "wait" : "prefill"); // a client cannot tell queue from prefill
     block(tokens[0] + half, tokens[0] + shift, "network");
     gapsOf(tokens).forEach((_, i) => block(tokens[i] + shift, tokens[i + 1] + shift, "decode"));
   }
@@ -231,6 +234,17 @@ function drawFormulas(s) {
     h("dd", { class: "result" }, result, h("em", { class: "kind" }, s.text[kind])))));
 }
 
+/** Names of the blocks that are there. */
+function drawLegend(s) {
+  const message = s.data.unit === "message", any = s.tokens.length > 0;
+  const blocks = [[s.network > 0, "network", s.text.f_network], [message ? any : s.admitted > s.end / 400, "wait", message ? s.text.wm_ttft : s.text.f_queue],
+    [any && !message, "prefill", s.text.f_prefill], [s.tokens.length > 1, "decode", message ? s.text.wm_itl : s.text.w_itl_short]];
+  const key = s.words + blocks.map((x) => (x[0] ? 1 : 0)).join("");
+  if (key === s.legendFor) return;
+  s.legendFor = key;
+  s.legend.replaceChildren(...blocks.filter((x) => x[0]).map(([, fill, name]) => h("span", {}, h("i", { class: "fill-" + fill }), name)));
+}
+
 function drawLine(s, why) {
   if (why === "play" && reducedMotion() && s.drawn === s.player.position) return;
   s.drawn = s.player.position;
@@ -238,6 +252,7 @@ function drawLine(s, why) {
   const now = clockOf(s);
   drawCanvas(s, now);
   drawFormulas(s);
+  drawLegend(s);
   const i = s.mode === "card" ? s.tokens.length : s.player.position, words = t(s.text.n_of, { i, n: s.tokens.length });
   s.canvas.setAttribute("aria-label", `${s.text.aria}: ${words}`);
   if (why === "commit" && s.mode === "run") s.say(words + (i ? ", " + seconds(s, s.tokens[i - 1] + s.network) : ""));
