@@ -291,3 +291,16 @@ def test_an_owner_can_turn_it_off(no_model: Engine, monkeypatch: pytest.MonkeyPa
     assert not app.exception
     assert Text("en", "latency")("error.endpoint_off") in said(app)
     assert not [widget for widget in app.text_input if widget.key == "endpoint_url"]
+
+
+@pytest.mark.parametrize("page", ["7_latency", "8_streaming"])
+@pytest.mark.parametrize("lang", ["en", "ja"])
+def test_a_run_of_one_token_can_be_looked_at(
+    page: str, lang: str, no_model: Engine, recorded: Trace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "recorded_trace", lambda name=None: recorded.until(1))
+    app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=120)
+    app.query_params["lang"] = lang
+    app.switch_page(f"pages/{page}.py").run()
+    assert not app.exception
+    assert not app.error
