@@ -159,6 +159,14 @@ def test_the_step_is_a_pass_that_chose(recorded: Trace) -> None:
     assert prefill_lens.chosen_step(FakeFrame(step=1), chunks).index == 2  # type: ignore[arg-type]
 
 
+def test_the_most_doubtful_pass_is_found(recorded: Trace) -> None:
+    from pages.views.run_stage import doubt_bits, probabilities
+
+    step, bits = prefill_lens.most_doubtful(recorded)
+    assert bits == max(doubt_bits(probabilities(s.logits)) for s in recorded.choice_steps)
+    assert step.is_choice
+
+
 # ---- the table -------------------------------------------------------------------------------------------------------
 
 

@@ -92,7 +92,7 @@ def _keep() -> None:
     """The learner chose a layer or a head in the browser: into the settings and the link."""
     view, now = st.session_state[KEY], settings_module.current()
     for name in ("layer", "head"):
-        value = view.get(name)
+        value = view.get(name)  # None but for the one that was just chosen
         if value is not None:
             now.set(name, int(value) + 1)
     settings_module.write_url(now)

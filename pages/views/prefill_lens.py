@@ -5,12 +5,15 @@ from __future__ import annotations
 import html
 from typing import TYPE_CHECKING
 from uuid import uuid4
+from weakref import WeakKeyDictionary
 
 import streamlit as st
 
 from pages.views import controls, prefill_wave
+from pages.views import settings as settings_module
 from pages.views.names import names
 from pages.views.prefill_jobs import Task, panel
+from pages.views.run_stage import doubt_bits, probabilities
 from pages.views.text import percent, visible
 
 if TYPE_CHECKING:
@@ -22,9 +25,36 @@ if TYPE_CHECKING:
     from pages.views.frame import Frame
 
 N_TOP = 3
-CLOSE = (
-    0.1  # a recorded run's vectors are stored with 16 bits: its logits come back to within a few hundredths
-)
+N_SEARCHED = 64
+CLOSE = 0.1  # a recorded run's vectors have 16 bits: its logits come back to within a few hundredths
+_doubts: WeakKeyDictionary[Trace, tuple[Step, float]] = WeakKeyDictionary()
+
+
+def most_doubtful(trace: Trace) -> tuple[Step, float]:
+    """The pass whose choice was most open, with its entropy in bits; the first N_SEARCHED choices are looked at."""
+    known = _doubts.get(trace)
+    if known is None:
+        steps = trace.choice_steps[:N_SEARCHED]
+        bits = [doubt_bits(probabilities(step.logits)) for step in steps]
+        known = _doubts[trace] = max(zip(steps, bits, strict=True), key=lambda pair: pair[1])
+    return known
+
+
+def _take_to(step: int) -> None:
+    now = settings_module.current()
+    now.set("step", step)
+    settings_module.write_url(now)
+
+
+def _try(frame: Frame, trace: Trace, now: Step) -> None:
+    """An invitation to the pass where the layers have most to disagree about."""
+    step, bits = most_doubtful(trace)
+    if step is now or len(trace.choice_steps) < 3:
+        return
+    frame.try_this(frame.t("lens.try", step=step.index + 1, bits=f"{bits:.1f}"))
+    st.button(
+        frame.t("lens.go", step=step.index + 1), key="lens_go", on_click=_take_to, args=(step.index + 1,)
+    )
 
 
 def chosen_step(frame: Frame, trace: Trace) -> Step:
@@ -47,6 +77,7 @@ def show(frame: Frame, trace: Trace) -> None:
     if frame.loaded is not None and frame.loaded.spec != trace.spec:
         st.caption(frame.t("lens.other_model"))
         return
+    _try(frame, trace, step)
     panel(frame, lens_task(trace, step), lambda results, over: _draw(frame, trace, results))
 
 

@@ -199,6 +199,11 @@ def test_try_this_has_the_outcome_it_promises(open_page: Callable[..., Page], re
     layer, head = profile.strongest(profile.previous)
     page.get_by_role("button", name=f"Show layer {layer + 1}, head {head + 1}").click()
     expect(viewer(page).locator(".map-title")).to_contain_text(f"Layer {layer + 1}, head {head + 1}")
+    page.wait_for_url(f"**layer={layer + 1}*")
+    viewer(page).locator(".head").nth(3).click()
+    page.wait_for_url("**head=4*")
+    assert f"layer={layer + 1}" in page.url  # the layer that Python set is not undone by choosing a head
+    viewer(page).locator(".head").nth(head).click()
     weights = attention_map(recorded, layer, head)
     found = 0
     for position in (5, 12, 20, 40, 55):

@@ -17,7 +17,8 @@
  *     run, lang, text: {…}
  *   }
  * }
- * Sends setStateValue("layer", i) and setStateValue("head", i), 0-based.
+ * Sends setTriggerValue("layer", i) and setTriggerValue("head", i), 0-based. Triggers, because Python can move both too: a state that
+ * still held an earlier choice would not notice the same choice again.
  *
  * TEXT  aria layer layer_value {i} {n} sinks_label sinks_note {even} heads_label head {i} tokens_label token_label {i} {text}
  *       map {layer} {head} map_note scale looks {token} pinned others {n} sink {token} {head} {share} {even} alone cell {from} {to} {share}
@@ -72,7 +73,7 @@ function sinkShare(map, n) {
 function buildView(root) {
   const q = (selector) => root.querySelector(selector);
   const s = { root, label: q(".layer-name"), sinks: q(".sinks"), slider: q(".layer"), output: q("output"), sinksNote: q(".sinks-note"), heads: q(".heads"), tokens: q(".tokens"), strip: q(".strip"),
-    mapTitle: q(".map-title"), map: q(".map"), scale: q(".scale-note"), who: q(".who"), rows: q(".rows"), say: q(".sink-say"), pin: null, hover: null, head: 0 };
+    mapTitle: q(".map-title"), map: q(".map"), scale: q(".scale-note"), who: q(".who"), rows: q(".rows"), say: q(".sink-say"), pin: null, hover: null, head: 0, wanted: null };
   s.tip = tooltip(root);
   s.slider.oninput = () => { s.output.textContent = t(s.text.layer_value, { i: s.slider.value, n: s.meta.n_layers }); markLayer(s, +s.slider.value - 1); };
   s.slider.onchange = () => chooseLayer(s, +s.slider.value - 1);
@@ -87,6 +88,7 @@ function buildView(root) {
 function chooseLayer(s, layer) {
   if (layer === s.meta.layer) return;
   s.root.classList.add("busy");
+  s.wanted = layer;
   s.send("layer", layer);
 }
 
@@ -257,10 +259,12 @@ function chooseHead(s, head) {
 }
 
 export default function (component) {
-  const { data, parentElement, setStateValue } = component, s = instance(parentElement, buildView);
+  const { data, parentElement, setTriggerValue } = component, s = instance(parentElement, buildView);
   if (!data?.meta) return;
   const { meta } = data, fresh = meta.run !== s.run, spoken = JSON.stringify(meta.text) !== s.spoken, moved = fresh || meta.layer !== s.meta?.layer, asked = meta.ask !== s.asked;
-  Object.assign(s, { meta, text: meta.text, run: meta.run, asked: meta.ask, spoken: JSON.stringify(meta.text), f: formats(meta.lang), send: setStateValue });
+  // The answer to an earlier choice must not undo a later one: its own answer is on the way.
+  if (!fresh && !asked && !spoken && (s.wanted ?? meta.layer) !== meta.layer) return;
+  Object.assign(s, { meta, text: meta.text, run: meta.run, asked: meta.ask, spoken: JSON.stringify(meta.text), f: formats(meta.lang), send: setTriggerValue, wanted: null });
   s.root.classList.remove("busy");
   if (fresh) { s.pin = null; s.hover = null; }
   if (fresh || asked) s.head = Math.min(meta.head, meta.n_heads - 1);
