@@ -366,7 +366,7 @@ def test_the_text_survives_a_change_of_language_and_page(open_page: Callable[...
     page.locator("textarea").blur()
     page.wait_for_url("**text=kept*")
     page.get_by_text("日本語", exact=True).click()
-    expect(page.locator("h1")).to_have_text("モデルは何を読んでいるのか")
+    expect(page.locator("h1")).to_have_text("モデルは何を読んでいるのでしょう？")
     expect(page.locator("textarea")).to_have_value("kept")
     expect(page.locator(".ask span")).to_have_text("あなたの文")
     page.locator(".st-key-otat_nav a").first.click()

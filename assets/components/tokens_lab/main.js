@@ -66,6 +66,12 @@ function splitter(added) {
   return { pattern: new RegExp(texts.join("|"), "g"), ids };
 }
 
+/** Whether any merge makes a token of two digits or more. */
+function joinsDigits(table) {
+  table.digits ??= Array.from({ length: table.n }, (_, rank) => rank).some((rank) => /^\d\d+$/.test(DECODER.decode(table.bytes(table.result(rank)))));
+  return table.digits;
+}
+
 /** A binary heap of [rank, place, result]: the lowest rank first, then the leftmost place. */
 class Heap {
   constructor() { this.items = []; }
@@ -326,7 +332,7 @@ function sentence(s) {
   const spaces = typed.length - typed.replace(/ +$/, "").length;
   if (spaces && typed.trim()) return t(text.say_spaces, { spaces: n(spaces) });
   const digits = (typed.match(/\p{N}/gu) || []).length;
-  if (digits > 3 && digits * 2 > counts.points && yours.filter((x) => /^\p{N}$/u.test(textOf(x.bytes))).length === digits) return t(text.say_digits, { digits: n(digits) });
+  if (s.table && digits > 3 && !joinsDigits(s.table) && digits * 2 > counts.points && yours.filter((x) => /^\p{N}$/u.test(textOf(x.bytes))).length === digits) return t(text.say_digits, { digits: n(digits) });
   if (counts.words === 1 && counts.yours > 1) return t(text.say_one_word, { ...values, parts: yours.slice(0, 8).map((x) => "“" + textOf(x.bytes) + "”").join(" ") + (yours.length > 8 ? " …" : "") });
   if (s.chat && added) return t(text.say_chat, values);
   return t(counts.words === counts.tokens ? text.say_raw_equal : text.say_raw, values);
@@ -346,7 +352,7 @@ function drawFigures(s) {
     [f.int(counts.bytes), text.bytes], [f.int(counts.words), text.words],
     [f.int(counts.tokens), added ? t(text.tokens_split, { yours: f.int(counts.yours), added: f.int(added) }) : text.tokens],
   ];
-  s.q(".write .figs").replaceChildren(...figures.map(([value, label]) => figureOf(s, s.stale ? "…" : value, label)));
+  s.q(".write .figs").replaceChildren(...figures.map(([value, label], i) => figureOf(s, s.stale && i === 3 ? "…" : value, label)));
 }
 
 function setMyth(s, place, claim, answer) {
