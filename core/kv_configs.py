@@ -373,11 +373,12 @@ def _refuse(key: str, reason: str, remedy: str, why: str = "detail") -> Unsuppor
 
 
 def _unknown(key: str, name: str) -> UnsupportedConfigError:
-    return _refuse(
-        key,
-        f"is “{name[:60]}”, a family that this calculator does not know",
-        "Enter the model's layers, KV heads and head dim by hand, if its documentation gives them.",
-        "unknown_family",
+    return UnsupportedConfigError(
+        key=key,
+        reason=f"is “{name[:60]}”, a family that this calculator does not know",
+        remedy="Enter the model's layers, KV heads and head dim by hand, if its documentation gives them.",
+        why="unknown_family",
+        family=name[:60],
     )
 
 

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.errors import InvalidSettingError, UnsupportedConfigError
@@ -183,11 +183,13 @@ def test_unknown_lines_find_nothing(text):
     assert recognize(text) == ()
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_no_text_breaks_it(text):
     recognize(text)
 
 
+@settings(deadline=None)
 @given(st.sampled_from([line for line, *_ in LINES]), st.integers(0, 100), st.text(max_size=4))
 def test_no_damaged_line_breaks_it(line, at, junk):
     for figure in recognize(line[:at] + junk + line[at:]):
@@ -230,6 +232,7 @@ def test_links_by_strangers_are_read_strictly(code):
         layout_from_code(code)
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="0129FWSCNwspiab._-", max_size=60))
 def test_any_link_gives_a_layout_or_a_sentence(code):
     try:

@@ -1005,6 +1005,7 @@ ENGINES = st.sampled_from(
 )
 
 
+@settings(deadline=None)
 @given(LAYOUTS, TOKENS, st.integers(0, 5000), SEQUENCES, DTYPES, ENGINES)
 def test_more_tokens_sequences_or_layers_never_take_less(layout, n, more, sequences, dtype, engine):
     name, options = engine
@@ -1018,6 +1019,7 @@ def test_more_tokens_sequences_or_layers_never_take_less(layout, n, more, sequen
     assert kv_bytes(longer, n, n_sequences=sequences, **arguments).total >= base
 
 
+@settings(deadline=None)
 @given(LAYOUTS, TOKENS, SEQUENCES, DTYPES, ENGINES)
 def test_ideal_is_the_least_and_full_windows_with_padding_the_most(layout, n, sequences, dtype, engine):
     name, options = engine
@@ -1033,6 +1035,7 @@ def test_ideal_is_the_least_and_full_windows_with_padding_the_most(layout, n, se
     assert held.window <= bound.window
 
 
+@settings(deadline=None)
 @given(LAYOUTS, st.integers(0, 10**12), SEQUENCES, DTYPES, ENGINES)
 def test_the_inverse_agrees_with_the_formula(layout, budget, sequences, dtype, engine):
     name, options = engine
@@ -1046,6 +1049,7 @@ def test_the_inverse_agrees_with_the_formula(layout, budget, sequences, dtype, e
     assert kv_bytes(layout, n + 1, **arguments).total > budget
 
 
+@settings(deadline=None)
 @given(LAYOUTS, st.integers(0, 10**12), st.integers(0, 100_000), DTYPES)
 def test_the_most_sequences_agree_with_the_formula(layout, budget, n_tokens, dtype):
     most = max_sequences(layout, budget, n_tokens, k_dtype=dtype)
@@ -1057,11 +1061,13 @@ def test_the_most_sequences_agree_with_the_formula(layout, budget, n_tokens, dty
     assert kv_bytes(layout, n_tokens, n_sequences=most + 1, k_dtype=dtype).total > budget
 
 
+@settings(deadline=None)
 @given(LAYOUTS, TOKENS, DTYPES)
 def test_layers_add_up(layout, n, dtype):
     assert sum(layer_bytes(layout, n, k_dtype=dtype)) == kv_bytes(layout, n, k_dtype=dtype).total
 
 
+@settings(deadline=None)
 @given(
     st.integers(1, 20),
     st.sampled_from([1, 2, 4, 8]),

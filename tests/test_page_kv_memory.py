@@ -308,6 +308,21 @@ def test_a_log_line_is_recognized_and_equal(lang: str) -> None:
     assert ("equal, within the digits printed" if lang == "en" else "表示された桁まで一致") in text
 
 
+def test_the_memory_that_an_engine_found_is_told_in_tokens() -> None:
+    app = open_page(lang="en")
+    app.text_area(key="mem_log").set_value("Available KV cache memory: 2.89 GiB").run()
+    assert not app.exception
+    n = int(2.89 * 1024**3) // (16 * 131_072) * 16
+    assert f"{n:,} tokens" in spoken(app)
+
+
+def test_an_unknown_family_is_refused_by_its_name() -> None:
+    app = open_page(lang="ja")
+    app.text_area(key="mem_paste").set_value('{"model_type": "brand_new"}').run()
+    app.button(key="mem_paste_button").click().run()
+    assert "brand" in app.error[0].value
+
+
 @pytest.mark.parametrize("text", ["hello", "<script>alert(1)</script>", "\x00", "9" * 10_000])
 def test_unknown_log_lines_get_a_sentence(text: str) -> None:
     app = open_page(lang="en")
@@ -333,7 +348,9 @@ def test_every_refusal_has_a_sentence_in_both_languages() -> None:
 
     for lang in ("en", "ja"):
         for why in ("missing", "not_whole", "unknown_key", "unknown_family", "not_json", "too_deep", "new"):
-            error = UnsupportedConfigError(key="some_key", reason="is odd", remedy="Do this.", why=why)
+            error = UnsupportedConfigError(
+                key="some_key", reason="is odd", remedy="Do this.", why=why, family="f"
+            )
             sentence = words.refusal(Spoken(lang), error)  # type: ignore[arg-type]
             assert sentence
             assert "{" not in sentence

@@ -10,7 +10,7 @@ import streamlit as st
 
 from core.errors import ExplainerError, UnsupportedConfigError
 from core.kv_logs import LogFigure, expected, recognize
-from core.kv_memory import KVLayout, kv_bytes, layer_bytes, weight_bytes
+from core.kv_memory import KVLayout, kv_bytes, layer_bytes, max_tokens, weight_bytes
 from core.trace import Trace
 from pages.views import kv_memory_data as data
 from pages.views import settings as settings_module
@@ -81,7 +81,7 @@ def refusal(frame: Frame, error: ExplainerError) -> str:
         return frame.explain(error)
     why = f"refused.{error.values.get('why')}"
     key = why if isinstance(frame.t.find(why), str) else "refused.detail"
-    return frame.md(key, key=error.values["key"], sentence=str(error))
+    return frame.md(key, **{**error.values, "sentence": str(error)})
 
 
 # --- a pasted configuration
@@ -238,9 +238,19 @@ def _log_row(frame: Frame, figure: LogFigure, layout: KVLayout) -> list[tables.C
     return [
         tables.Cell(name, note=figure.line[:120]),
         tables.Cell(_printed(frame, figure)),
-        tables.Cell("–" if ours is None else both_units(ours)),
+        tables.Cell(_fitting(frame, figure, layout) or ("–" if ours is None else both_units(ours))),
         tables.Cell(_verdict(frame, figure, ours)),
     ]
+
+
+def _fitting(frame: Frame, figure: LogFigure, layout: KVLayout) -> str:
+    """What fits in the memory that an engine has left for its cache."""
+    if figure.quantity != "available" or figure.n_bytes is None:
+        return ""
+    values = data.view(frame.settings)
+    common = {"k_dtype": values["k"], "v_dtype": values["v"] or None, "tensor_parallel": values["tp"]}
+    n = max_tokens(layout, figure.n_bytes, engine="vllm", block_size=values["block"], **common)
+    return "∞" if n is None else frame.t("logs.unit_tokens", n=f"{n:,}")
 
 
 def _printed(frame: Frame, figure: LogFigure) -> str:
@@ -254,6 +264,8 @@ def _printed(frame: Frame, figure: LogFigure) -> str:
 
 
 def _verdict(frame: Frame, figure: LogFigure, ours: float | None) -> str:
+    if figure.quantity == "available":
+        return frame.t("logs.verdict_tokens")
     if ours is None:
         return frame.t("logs.verdict_open")
     if figure.n_bytes is None:
