@@ -425,7 +425,7 @@ def test_the_language_switch_keeps_the_model(calculator: Callable[..., Page]) ->
     page = calculator(mem_model="gpt-oss-120b", mem_tokens=5000)
     before = total(page)
     page.get_by_text("日本語").click()
-    expect(page.get_by_role("heading", name="数値の入った式")).to_be_visible()
+    expect(page.get_by_role("heading", name="数値の入った式 計算")).to_be_visible()
     assert total(page) == before
 
 

@@ -201,17 +201,20 @@ class Calculator {
     this.figures = h("div", { class: "figs main-figs" });
     this.examples = h("div", { class: "examples" });
     const head = h("section", { class: "card" }, h("div", { class: "bar" }, chooser, example, pick, file), this.note,
-      h("div", { class: "two" }, h("div", { class: "controls" }, this.buildControls()), h("div", {}, h("h2", { class: "h3" }, T.formula), this.formula, this.message, this.figures)));
+      h("div", { class: "two" }, h("div", { class: "controls" }, this.buildControls()), h("div", {}, this.heading(T.formula), this.formula, this.message, this.figures)));
     head.ondragover = (event) => { event.preventDefault(); head.classList.add("over"); };
     head.ondragleave = () => head.classList.remove("over");
     head.ondrop = (event) => { event.preventDefault(); head.classList.remove("over"); this.read(event.dataTransfer.files[0]); };
-    this.root.replaceChildren(head, h("section", { class: "card" }, h("h2", { class: "h3" }, T.example_title), h("p", { class: "note" }, T.example_note), this.examples), this.buildFit(), this.buildPictures(), this.buildExport());
+    this.root.replaceChildren(head, h("section", { class: "card" }, this.heading(T.example_title), h("p", { class: "note" }, T.example_note), this.examples), this.buildFit(), this.buildPictures(), this.buildExport());
     this.root.append(h("i", { hidden: true }));
     this.say = announcer(this.root);
     this.tip = tooltip(this.mapBox);
     this.stop = watch(this.root, () => this.redraw());
   }
   crossOf(id) { return this.data.models.find((m) => m.id === id)?.n_cross_tokens || 0; }
+
+  /** A title, and how we know what stands below it. */
+  heading(title) { return h("h2", { class: "h3" }, title, h("em", { class: "kind" }, this.T.computed)); }
 
   /** A row with a label, a slider over `stops` (or a log scale) and its value; `typed` also takes numbers from the keyboard. */
   slider(name, label, { stops = null, get, set, show, log = null, typed = null }) {
@@ -325,12 +328,12 @@ class Calculator {
         this.choice("weights", T.weights_dtype, weights, { get: () => this.s.weights, set: (n) => this.set({ weights: n }) }),
         this.number("over", T.over, { low: 0, high: 1e5, decimals: true }), this.fitNote),
       h("div", {}, this.budget, this.fitFigures)),
-    h("h3", { class: "h4" }, T.map_title), this.mapBox, this.mapLegend());
+    h("h3", { class: "h4" }, T.map_title, h("em", { class: "kind" }, T.computed)), this.mapBox, this.mapLegend());
   }
   mapLegend() { return h("div", { class: "legend" }, [["fits", "fits"], ["over", "too_big"], ["here", "here"]].map(([css, key]) => h("span", {}, h("i", { class: "key-" + css }), this.T[key]))); }
 
   buildPictures() {
-    const T = this.T, box = (title, ...children) => h("section", { class: "card" }, h("h2", { class: "h3" }, title), children);
+    const T = this.T, box = (title, ...children) => h("section", { class: "card" }, this.heading(title), children);
     this.growth = h("canvas", { class: "growth", role: "img" });
     this.growthWords = h("p", { class: "say" });
     this.layers = h("canvas", { class: "layers", role: "img" });
