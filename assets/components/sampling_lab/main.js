@@ -187,7 +187,7 @@ function build(root) {
           h("div", { class: "bar draws" }, lab.drawLabel, ...lab.drawButtons, lab.clear), lab.drawn))),
     h("section", { class: "card preset-card" }, lab.presetTitle, lab.presetNote, lab.presets));
   lab.controls.append(...RULES.map((name) => lab.sliders[name].row));
-  lab.request = once(() => recompute(lab));
+  lab.request = once(() => { recompute(lab); for (const name of RULES) showValue(lab, name); });
   lab.say = announcer(root);
   lab.colours = null;
   watch(root, () => { lab.colours = null; if (lab.result) paint(lab); });
@@ -202,7 +202,7 @@ function build(root) {
 function slider(lab, name, number) {
   const input = h("input", { type: "range", min: 0, max: STOPS[name].values.length - 1, step: 1, id: "s-" + name });
   const label = h("label", { for: "s-" + name }), value = h("output", { for: "s-" + name });
-  input.oninput = () => { lab.params[name] = STOPS[name].values[+input.value]; lab.request(); showValue(lab, name); };
+  input.oninput = () => { lab.params[name] = STOPS[name].values[+input.value]; lab.request(); };
   input.onchange = () => commit(lab);
   return { row: h("div", { class: "ctl" }, h("span", { class: "order", "aria-hidden": "true" }, String(number)), label, input, value), input, label, value };
 }
@@ -210,6 +210,7 @@ function slider(lab, name, number) {
 function showValue(lab, name) {
   const { value, input } = lab.sliders[name], amount = lab.params[name], { off, digits } = STOPS[name];
   const words = amount === off ? lab.text.off : name === "temperature" && amount === 0 ? lab.text.greedy : lab.f.number(amount, amount * 100 % 1 && name === "min_p" ? 3 : Math.min(digits, 2));
+  if (value.textContent === words) return;
   value.textContent = words;
   input.setAttribute("aria-valuetext", words);
 }
@@ -320,6 +321,7 @@ function paint(lab) {
   const { result, f, text } = lab, shown = narrow(lab.root) ? 10 : 14;
   const longest = Math.max(result.weights[0] / result.mass, lab.thrown ? (lab.counts.get(0) ?? 0) / lab.thrown : 0);
   const axis = [0.1, 0.25, 0.5, 1].find((limit) => limit >= longest - 1e-12) ?? 1;
+  paintDice(lab); // first: it asks for sizes, which is cheap only before anything was changed
   makeRows(lab, shown);
   for (let place = 0; place < shown; place++) paintRow(lab, lab.rows.children[place], place, axis);
   let place = shown, rest = 0;
@@ -327,7 +329,6 @@ function paint(lab) {
   paintBuckets(lab, shown, rest / result.mass, axis);
   paintAxis(lab, axis);
   paintFigures(lab);
-  paintDice(lab);
 }
 
 function paintAxis(lab, axis) {
@@ -403,7 +404,7 @@ function paintFigures(lab) {
 
 function paintDice(lab) {
   const { result, f, text, u } = lab, { ctx, w, h: height } = fitCanvas(lab.dice);
-  const c = (lab.colours ??= palette(lab.root)), size = rem(0.8125), barTop = rem(0.55), barHeight = height - barTop - rem(0.25);
+  const c = (lab.colours ??= { ...palette(lab.root), rem: rem() }), size = 0.8125 * c.rem, barTop = 0.55 * c.rem, barHeight = height - barTop - 0.25 * c.rem;
   ctx.font = `${size}px ${c.mono}`;
   ctx.textAlign = "center"; ctx.textBaseline = "middle";
   let left = 0;
@@ -426,7 +427,7 @@ function paintDice(lab) {
   ctx.strokeStyle = c.new; ctx.lineWidth = 2; ctx.setLineDash([4, 3]);
   ctx.strokeRect(from + 1, barTop + 1, Math.max(2, to - from - 2), barHeight - 2);
   ctx.setLineDash([]);
-  const x = u * w, tip = rem(0.4);
+  const x = u * w, tip = 0.4 * c.rem;
   ctx.fillStyle = c.new; ctx.fillRect(x - 1.25, 0, 2.5, height);
   ctx.beginPath(); ctx.moveTo(x - tip, 0); ctx.lineTo(x + tip, 0); ctx.lineTo(x, tip * 1.4); ctx.fill();
   const id = lab.sorted.order[lab.place], p = f.percent(result.weights[lab.place] / result.mass);
