@@ -18,15 +18,16 @@ def stage(frame: Frame, step: int) -> None:
         st.session_state["home_was_active"] = False
         st.rerun()  # the run has just ended: everything else on the page may now look at it
     st.session_state["home_was_active"] = not over
+    # Places of their own: a line that comes and goes above must not move the stage to another element of the page.
+    above, middle, below = st.container(), st.container(), st.container()
     with frame.errors():
-        failure = live.error()
-        if failure is not None:
-            st.error(frame.explain(failure), icon=":material/info:")
         trace = run_stage.current_trace(frame, run)
-        if not ask.state_line(frame):
-            run_stage.surprise(frame, trace)
-        run_stage.show(frame, run_stage.current(frame, run, step), on_step=run_stage.keep_step)
-        run_stage.figures(frame, trace)
+        with above:
+            ask.line_above(frame, lambda: run_stage.surprise(frame, trace))
+        with middle:
+            run_stage.show(frame, run_stage.current(frame, run, step), on_step=run_stage.keep_step)
+        with below:
+            run_stage.figures(frame, trace)
 
 
 frame = page_frame("home")

@@ -6,6 +6,7 @@ prompt becomes a sentence under it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import streamlit as st
@@ -60,6 +61,15 @@ def settings_panel(frame: Frame) -> None:
     controls.slider(frame, "repetition_penalty", 1.0, 2.0, 0.05)
     controls.number(frame, "seed", 0, 2**31 - 1)
     controls.slider(frame, "max_tokens", 1, settings_module.MAX_NEW_TOKENS, 1)
+
+
+def line_above(frame: Frame, otherwise: Callable[[], None]) -> None:
+    """What the learner should know first: a refusal, the state of the run, else what `otherwise` shows."""
+    failure = live.error()
+    if failure is not None:
+        st.error(frame.explain(failure), icon=":material/info:")
+    if not state_line(frame):
+        otherwise()
 
 
 def state_line(frame: Frame) -> bool:

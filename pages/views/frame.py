@@ -242,7 +242,7 @@ def page_frame(page: str) -> Frame:
     visited.add(page)
     settings_module.write_url(settings)
     live.resume(settings)
-    st.html(f"<style>{_css(bool(settings.get('projector')), frame.lang)}</style>")
+    st.html(f"<style>{_css(bool(settings.get('projector')))}</style>")
     _bar(frame)
     with st.container(key="otat_model"):
         live.status(frame)
@@ -276,7 +276,7 @@ def _language(settings: Settings) -> str:
     return "ja" if str(locale).lower().startswith("ja") else "en"
 
 
-def _css(projector: bool, lang: str) -> str:
+def _css(projector: bool) -> str:
     style = (ROOT / "assets" / "frame.css").read_text(encoding="utf-8")
     extra = (ROOT / "assets" / "projector.css").read_text(encoding="utf-8") if projector else ""
     return style + extra
