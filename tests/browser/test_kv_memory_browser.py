@@ -376,6 +376,7 @@ def test_a_cell_of_the_map_sets_both_settings(calculator: Callable[..., Page]) -
     canvas.click(position={"x": box["width"] - 10, "y": 10})
     page.wait_for_url("**mem_users=256*")
     assert "mem_tokens=1048576" in page.url
+    assert canvas.evaluate("(e) => getComputedStyle(e.parentElement).opacity") == "1"
 
 
 def test_what_fits_is_what_core_says(calculator: Callable[..., Page]) -> None:
