@@ -7,7 +7,7 @@ from typing import Any
 import streamlit as st
 
 from core.roofline import DECODE_CONTEXT, MachineLimits, PassPoint
-from pages.views import components, prefill_jobs, roofline_data, roofline_parts
+from pages.views import components, jobs, roofline_data, roofline_parts
 from pages.views.frame import Frame, page_frame
 from pages.views.text import percent, seconds
 
@@ -54,7 +54,7 @@ def measure(frame: Frame) -> None:
         if over and frame.loaded is not None and roofline_data.store(frame.loaded, results):
             st.rerun()
 
-    prefill_jobs.panel(frame, roofline_data.task(frame.loaded), draw)
+    jobs.panel(frame, roofline_data.task(frame.loaded), draw)
 
 
 def section(frame: Frame, name: str) -> None:

@@ -8,7 +8,7 @@ import streamlit as st
 
 from core import race
 from core.race import RaceRecord, RaceSummary
-from pages.views import components, controls, prefill_jobs, race_data, tables
+from pages.views import components, controls, jobs, race_data, tables
 from pages.views.frame import Frame, page_frame
 from pages.views.tables import Cell
 from pages.views.text import seconds, size
@@ -36,7 +36,7 @@ def measure(frame: Frame) -> None:
         if over and race_data.keep(frame, frame.trace, passes):
             st.rerun()
 
-    prefill_jobs.panel(frame, race_data.task(frame.trace, n_tokens), draw)
+    jobs.panel(frame, race_data.task(frame.trace, n_tokens), draw)
 
 
 def question(frame: Frame, record: RaceRecord, total: RaceSummary) -> None:

@@ -269,7 +269,7 @@ def test_it_opens_on_the_recorded_run_before_the_model_is_there(
     assert re.search(r"\{\w+\}", text) is None, "a placeholder was not filled"
     assert Text(lang, "prefill")("model.needed") in text
     assert f"{prefill_attention.profile_of(recorded).first.mean():.0%}".replace("%", "\u00a0%") in text
-    assert not [b for b in app.button if b.key and b.key.startswith("prefill_job")]
+    assert not [b for b in app.button if b.key and b.key.startswith("otat_job")]
 
 
 @pytest.mark.parametrize(("n_prompt", "n_traced"), [(1, None), (2, None), (600, 512), (1020, 512), (34, 0)])
@@ -304,5 +304,5 @@ def test_another_measurement_is_said_in_a_sentence(
 
     no_model.scheduler = Busy()  # type: ignore[assignment]
     app = open_page(lang="en")
-    app.button(key="prefill_job_race_start").click().run()
+    app.button(key="otat_job_race_start").click().run()
     assert [str(BusyError())] == [e.value.replace("\\", "") for e in app.error]

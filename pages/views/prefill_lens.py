@@ -11,8 +11,8 @@ import streamlit as st
 
 from pages.views import controls, prefill_wave
 from pages.views import settings as settings_module
+from pages.views.jobs import Task, panel
 from pages.views.names import names
-from pages.views.prefill_jobs import Task, panel
 from pages.views.run_stage import doubt_bits, probabilities
 from pages.views.text import percent, visible
 

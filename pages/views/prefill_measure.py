@@ -11,7 +11,7 @@ from core import prefill
 from core.prefill import LengthTime, Race
 from pages.views import charts, prefill_wave
 from pages.views import settings as settings_module
-from pages.views.prefill_jobs import Task, panel
+from pages.views.jobs import Task, panel
 from pages.views.text import percent, seconds
 
 if TYPE_CHECKING:

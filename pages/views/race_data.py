@@ -14,7 +14,7 @@ from core.race import LanePass, RaceRecord
 from pages.views import charts, prefill_wave
 from pages.views import settings as settings_module
 from pages.views.cache import RUNS
-from pages.views.prefill_jobs import Task
+from pages.views.jobs import Task
 
 if TYPE_CHECKING:
     from core.trace import Trace
@@ -65,7 +65,7 @@ def task(trace: Trace, n_tokens: int) -> Task:
     ids = tuple(token.id for token in trace.prompt_tokens)[: race.MAX_RACE_TOKENS]
     about = f"{prefill_wave.run_name(trace)}-{n_tokens}"
     n_total = 2 * min(n_tokens, race.MAX_RACE_TOKENS - len(ids) + 1)
-    return Task("race", about, lambda loaded: race.cache_race(loaded, ids, n_tokens), n_total)
+    return Task("own", about, lambda loaded: race.cache_race(loaded, ids, n_tokens), n_total)
 
 
 def component_data(frame: Frame, record: RaceRecord) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from core.prefill import layer_weights
 from core.roofline import MachineLimits, PassPoint
 from pages.views import settings as settings_module
 from pages.views.cache import RUNS
-from pages.views.prefill_jobs import Task
+from pages.views.jobs import Task
 
 if TYPE_CHECKING:
     from core.model import LoadedModel

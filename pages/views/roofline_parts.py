@@ -9,8 +9,8 @@ import streamlit as st
 from core import roofline
 from core.prefill import pass_cost
 from core.roofline import MachineLimits, PassPoint, PrecisionResult
-from pages.views import controls, prefill_jobs, prefill_wave, roofline_data, tables
-from pages.views.prefill_jobs import Task
+from pages.views import controls, jobs, prefill_wave, roofline_data, tables
+from pages.views.jobs import Task
 from pages.views.tables import Cell
 from pages.views.text import percent, seconds, size
 
@@ -80,7 +80,7 @@ def precision(frame: Frame, trace: Trace) -> None:
         lambda loaded: roofline.compare_precisions(loaded, ids, PRECISION_TOKENS),
         len(kinds) * (PRECISION_TOKENS + 1),
     )
-    prefill_jobs.panel(frame, task, lambda results, over: _draw_precision(frame, results, over))
+    jobs.panel(frame, task, lambda results, over: _draw_precision(frame, results, over))
 
 
 def _draw_precision(frame: Frame, results: tuple[Any, ...], over: bool) -> None:

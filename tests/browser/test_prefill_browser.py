@@ -241,7 +241,7 @@ def test_a_measurement_can_be_stopped(open_page: Callable[..., Page]) -> None:
     wait_for_model(page)
     wait_for_app(page)
     page.get_by_role("button", name="Measure several lengths").click()
-    page.locator(".st-key-prefill_job_cost_stop button").click(timeout=60_000)
+    page.locator(".st-key-otat_job_cost_stop button").click(timeout=60_000)
     expect(page.get_by_text(re.compile(r"Stopped after \d+ of 21"))).to_be_visible(timeout=120_000)
     assert "longest" not in page.url  # the default stays out of the link
 

@@ -42,7 +42,7 @@ class Task:
 
     @property
     def key(self) -> str:
-        return f"prefill_job_{self.name}"
+        return f"otat_job_{self.name}"
 
 
 def job_of(task: Task) -> Job | None:
