@@ -12,6 +12,7 @@ from playwright.sync_api import Browser, Page
 
 from core.sampling import PRESETS, SamplingParams, distribution, uniform
 from core.trace import Trace
+from pages.views.names import names
 from tests.browser.helpers import ROOT, axe_violations, overflow_px, wait_for_app, wait_for_model
 from tests.test_sampling import VOCAB, random_params, random_scores
 
@@ -342,3 +343,18 @@ def test_going_on_from_here_runs_the_model(lab: Callable[..., Page], recorded: T
     )
     assert axe_violations(page) == []
     assert overflow_px(page) == 0
+
+
+def test_an_unlikely_token_gets_its_name_when_it_is_drawn(lab: Callable[..., Page], recorded: Trace) -> None:
+    """Only the likeliest tokens' texts are sent; the text of any other is asked for by its id."""
+    logits, number, before = choice_of(recorded)
+    record = distribution(logits, SamplingParams(temperature=2), before)
+    known = {*record.order[:200].tolist(), *before}
+    seed = next(seed for seed in range(1000) if record.draw(uniform(seed, number)) not in known)
+    [(text, _)] = names(recorded, [record.draw(uniform(seed, number))])
+    page = lab(lab=f"2,0,1,0,1,{seed}")
+    page.wait_for_function(
+        "(want) => [...document.querySelectorAll('.st-key-sampling_lab [data-testid=stBidiComponentIsolated]')]"
+        ".some((host) => (host.shadowRoot ?? host).querySelector('.dice-line .chip')?.textContent === want)",
+        arg=text.replace(" ", "·"),
+    )
