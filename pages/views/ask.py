@@ -68,6 +68,8 @@ def line_above(frame: Frame, otherwise: Callable[[], None]) -> None:
     failure = live.error()
     if failure is not None:
         st.error(frame.explain(failure), icon=":material/info:")
+    if frame.settings.too_long_for_link():
+        st.caption(frame.t("url.too_long"))
     if not state_line(frame):
         otherwise()
 

@@ -327,11 +327,10 @@ def path_of_pages(frame: Frame) -> None:
     if not pages:
         return
     st.subheader(frame.t("path.title"), anchor=False)
-    with st.container(key="otat_path", gap="xxsmall"):
+    with st.container(key="otat_path"):
         for page in pages:
             text = Text(frame.lang, page.name)
-            seen = page.name in visited
-            label = f"{text('question')}" + (f" :small[:gray[✓ {frame.t('path.visited')}]]" if seen else "")
+            seen = f"<i>✓ {html.escape(frame.t('path.visited'))}</i>" if page.name in visited else ""
             with st.container(key=f"otat_path_{page.name}", gap=None):
-                st.html(f'<span class="otat-tag">{html.escape(text("nav"))}</span>')
-                st.page_link(page.file, label=label, query_params=frame.settings.query(), icon="")
+                st.html(f'<span class="otat-tag">{html.escape(text("nav"))}{seen}</span>')
+                st.page_link(page.file, label=text("question"), query_params=frame.settings.query(), icon="")

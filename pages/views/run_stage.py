@@ -171,7 +171,6 @@ def figures(frame: Frame, trace: Trace) -> None:
         speed = latency.tokens_per_s(events) or 0.0
         rows.append((frame.t("fig.itl"), text.seconds(latency.mean(gaps) or 0.0), "measured", "latency"))
         rows.append((frame.t("fig.speed"), f"{speed:.1f}", "measured", "roofline"))
-    rows.append((frame.t("fig.kv"), text.size(trace.kv_bytes), "computed", "kv_cache"))
     frame.figures(rows)
     if trace.origin == "recorded":
         st.caption(frame.t("ask.recorded", machine=text.escape_markdown(trace.machine)))
