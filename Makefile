@@ -40,6 +40,7 @@ check-device: $(VENV)/installed-app
 record: $(VENV)/installed-app
 	$(WITH_MODEL) $(BIN)/python -m tools.record_runs $(ARGS)
 	$(WITH_MODEL) $(BIN)/python -m tools.record_streams
+	$(WITH_MODEL) $(BIN)/python -m tools.record_forks
 
 $(BIN)/python:
 	@set -e; for python in $(PYTHON) python3 python3.13 python3.12 python3.11 python; do \
