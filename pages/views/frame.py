@@ -31,7 +31,7 @@ import html
 import logging
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -293,7 +293,9 @@ def _bar(frame: Frame) -> None:
         with st.container(key="otat_nav", horizontal=True, vertical_alignment="center"):
             for page in all_pages():
                 label = Text(frame.lang, page.name)("nav")
-                st.page_link(page.file, label=label, query_params=frame.settings.query(), icon="")
+                # The container marks where the learner is: on a phone the row of links starts scrolled to it.
+                with st.container(key="otat_here", gap=None) if page.name == frame.page else nullcontext():
+                    st.page_link(page.file, label=label, query_params=frame.settings.query(), icon="")
         with st.container(key="otat_tools", horizontal=True, vertical_alignment="center"):
             key = f"otat_lang_{frame.page}"
             st.session_state[key] = frame.lang
