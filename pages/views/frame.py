@@ -4,8 +4,10 @@ It sets the page's configuration and look, draws the links, the language switch,
 question (as the h1) with its lead, reads the settings from the URL, and hands out a `Frame`. A page is one file with
 one question; its prose is in `assets/text/<language>/<page>.toml`. A whole page looks like this (`pages/3_example.py`):
 
+    import streamlit as st
     from pages.views import components, controls, settings
     from pages.views.frame import page_frame
+    from pages.views.text import size
 
     settings.declare("layer", 0, int, settings.between(0, 29))       # lives in the URL; declare before page_frame()
     frame = page_frame("example")                                    # draws bar, h1 = text key `question`, `lead`
