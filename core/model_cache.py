@@ -117,10 +117,14 @@ def _convert(gguf: Path, target: Path) -> None:
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     # Not from_pretrained(gguf_file=...): that asks for one more package, and its result calls itself quantized and
     # refuses to be saved.
-    read = load_gguf_checkpoint(str(gguf), return_tensors=True, model_to_load=model, torch_dtype=torch.float32)
+    read = load_gguf_checkpoint(
+        str(gguf), return_tensors=True, model_to_load=model, torch_dtype=torch.float32
+    )
     missing, unknown = model.load_state_dict(read["tensors"], strict=False)
     model.tie_weights()
     tied = set(model.all_tied_weights_keys)
     if unknown or set(missing) - tied:
-        raise UnsupportedModelError(family=config.model_type, reason=f"weights that do not fit: {missing or unknown}")
+        raise UnsupportedModelError(
+            family=config.model_type, reason=f"weights that do not fit: {missing or unknown}"
+        )
     model.save_pretrained(target)

@@ -2,7 +2,8 @@
 
 The first page must show a finished real run before the model is loaded, so one is recorded here, with the same model,
 the same scheduler and the same code as a live run, and saved with its settings, times and versions. A test runs every
-recording again and compares. `make record` calls this; the files go to assets/runs.
+recording again and compares. `make record` calls this; the files go to assets/runs, and the names of all tokens (for
+candidates that a recorded run did not choose) to assets/data.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from core.race import RaceRecord, cache_race
 from core.roofline import MachineLimits, PassPoint, measure_roofline, to_json
 from core.sampling import SamplingParams
 from core.scheduler import Request, Scheduler
+from pages.views.names import save_vocabulary, vocabulary_path
 
 RUNS = Path(__file__).resolve().parent.parent / "assets" / "runs"
 WARM_UP = 2  # the first runs of a process pay for memory and threads that later ones find ready
@@ -42,6 +44,7 @@ def main() -> None:
         print(
             f"{path.name}: {trace.n_generated} tokens, {path.stat().st_size:,} bytes: {trace.answer_text!r}"
         )
+    save_vocabulary(loaded.tokenizer, loaded.spec.vocab_size, vocabulary_path(loaded.spec.name))
     record_race(scheduler)
     record_roofline(scheduler)
     scheduler.close()
