@@ -59,7 +59,6 @@ def mount(
     data: Mapping[str, Any],
     key: str,
     *,
-    on_change: Callable[[], None] | None = None,
     default: Mapping[str, Any] | None = None,
     height: int | str = "content",
     width: int | str = "stretch",
@@ -68,10 +67,8 @@ def mount(
     """Show component `name` with `data`, under `key` (always needed: it is the component's identity).
 
     Returns the component's state: an attribute for each value it sent with `setStateValue` or `setTriggerValue`.
-    `on_change` is called when its state value `value` changes; name others as `on_<value>_change=…`. A `default` needs
-    the callback of each of its keys.
+    A callback `on_<name>_change=…` is called when the state value `name` changes. A `default` needs the callback of each
+    of its keys.
     """
-    if on_change is not None:
-        callbacks["on_value_change"] = on_change
     options: dict[str, Any] = {"default": dict(default)} if default else {}
     return _renderer(name)(data=dict(data), key=key, height=height, width=width, **options, **callbacks)
