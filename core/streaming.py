@@ -108,7 +108,7 @@ def _ticks(times: Sequence[float], period_s: float) -> list[tuple[float, int]]:
         # A token waits for the next look; the small allowance keeps a token that falls on a look from waiting
         # a period.
         tick = times[0] + math.ceil((time - times[0]) / period_s - 1e-9) * period_s
-        moment = min(tick, times[-1])
+        moment = min(max(tick, time), times[-1])  # never before the token exists
         if looks[-1][0] == moment:
             looks.pop()
         looks.append((moment, index + 1))

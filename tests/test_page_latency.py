@@ -138,7 +138,7 @@ def test_every_row_shows_what_core_computes(
 ) -> None:
     app = open_page(**query)
     seen = latency_data.requests(latency.events_of(recorded), bundle, two, 0.0)
-    found = re.findall(r"<tr><th [^>]*scope=row>.*?</tr>", tables_of(app))
+    found = re.findall(r"<tr><th [^>]*scope=row><a .*?</tr>", tables_of(app))
     rows = latency.definitions()
     assert len(found) == len(rows)
     for line, row in zip(found, rows, strict=True):

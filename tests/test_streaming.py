@@ -76,6 +76,13 @@ def test_a_token_exactly_on_a_look_goes_with_it() -> None:
     assert [m.sent_s for m in messages_every_seconds(on_look, 0.1)] == pytest.approx([0.0, 0.1, 0.2, 0.3])
 
 
+def test_no_message_leaves_before_its_token_exists() -> None:
+    """A token a billionth of a second after a look is not sent with that look."""
+    late = (Emission(0.0, b"a"), Emission(0.1, b"b"), Emission(0.1 + 1e-9, b"c"), Emission(0.5, b"d"))
+    for message in messages_every_seconds(late, 0.1):
+        assert message.sent_s >= late[message.stop - 1].time_s
+
+
 def test_tokens_of_the_same_moment_share_the_first_message() -> None:
     together = (Emission(0.5, b"a"), Emission(0.5, b"b"), Emission(0.9, b"c"))
     assert [m.n_tokens for m in messages_every_seconds(together, 1.0)] == [2, 1]

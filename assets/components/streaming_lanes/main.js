@@ -35,7 +35,7 @@ function cutsOf(tokens, { send, n, ms }) {
   }
   const period = ms / 1000, cuts = [[times[0], 1]];
   for (let i = 1; i < times.length; i++) {
-    const look = times[0] + Math.ceil((times[i] - times[0]) / period - 1e-9) * period, moment = Math.min(look, times[last]);
+    const look = times[0] + Math.ceil((times[i] - times[0]) / period - 1e-9) * period, moment = Math.min(Math.max(look, times[i]), times[last]);
     if (cuts[cuts.length - 1][0] === moment) cuts.pop();
     cuts.push([moment, i + 1]);
   }
