@@ -10,8 +10,8 @@ know; it never guesses that one message is one token.
 The server is somebody else's, so nothing about it is taken on trust: only http and https, no redirects (the
 address to use is named instead), limits on time, size and number of messages, and text is only text. The key
 is sent to the server and to nobody else: it is kept out of reprs, errors and addresses, and whatever the
-server says is shown without it. `OTAT_ALLOW_ENDPOINT=0` turns the whole thing off, for an instance that
-strangers can reach.
+server says is shown without it. `OTAT_ALLOW_ENDPOINT=0` turns the whole thing off; an app that serves a room
+has it off unless its owner sets 1.
 
 Standard library only; times are seconds since the request was started, on this machine's monotonic clock.
 """
@@ -83,9 +83,14 @@ def _why(name: str, target: str = "") -> dict[str, str]:
     return {"why": name, "target": target, "reason": REASONS[name].format(target=target)}
 
 
-def is_allowed() -> bool:
-    """May this instance talk to other servers? Yes, unless its owner set OTAT_ALLOW_ENDPOINT=0."""
-    return os.environ.get(SWITCH, "1").strip().lower() not in {"0", "false", "no", "off"}
+def is_allowed(*, served_to_others: bool = False) -> bool:
+    """May this instance talk to other servers?
+
+    Its owner says so with OTAT_ALLOW_ENDPOINT=1 or 0. Unset: yes on a machine of one's own, no where others reach the
+    app, since they could make this machine ask addresses of its own network.
+    """
+    chosen = os.environ.get(SWITCH, "").strip().lower()
+    return not served_to_others if chosen == "" else chosen not in {"0", "false", "no", "off"}
 
 
 # ---- what to ask -------------------------------------------------------------------------------------------

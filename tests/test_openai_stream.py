@@ -495,9 +495,12 @@ def test_an_owner_can_turn_it_off(monkeypatch: pytest.MonkeyPatch, value: str) -
         Measurement(Endpoint("http://127.0.0.1:1/v1", "m"), FAST)
 
 
-def test_it_is_on_unless_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_on_for_oneself_and_off_for_a_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OTAT_ALLOW_ENDPOINT", raising=False)
     assert openai_stream.is_allowed()
+    assert not openai_stream.is_allowed(served_to_others=True)
+    monkeypatch.setenv("OTAT_ALLOW_ENDPOINT", "1")
+    assert openai_stream.is_allowed(served_to_others=True)
 
 
 def test_requests_of_a_measurement_run_side_by_side() -> None:

@@ -293,6 +293,15 @@ def test_an_owner_can_turn_it_off(no_model: Engine, monkeypatch: pytest.MonkeyPa
     assert not [widget for widget in app.text_input if widget.key == "endpoint_url"]
 
 
+def test_a_room_has_it_off(no_model: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Learners could make the host ask addresses of its own network."""
+    monkeypatch.delenv("OTAT_ALLOW_ENDPOINT", raising=False)
+    monkeypatch.setattr(endpoint_box.st, "get_option", lambda name: {"server.address": "0.0.0.0"}.get(name))
+    assert endpoint_box._is_served_to_others()
+    monkeypatch.setattr(endpoint_box.st, "get_option", lambda name: {"server.address": "127.0.0.1"}.get(name))
+    assert not endpoint_box._is_served_to_others()
+
+
 @pytest.mark.parametrize("page", ["7_latency", "8_streaming"])
 @pytest.mark.parametrize("lang", ["en", "ja"])
 def test_a_run_of_one_token_can_be_looked_at(

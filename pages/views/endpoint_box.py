@@ -34,9 +34,14 @@ def explain(frame: Frame, error: ExplainerError) -> str:
     return frame.explain(type(error)(**values))
 
 
+def _is_served_to_others() -> bool:
+    """True where the app listens on more than this machine's own address."""
+    return str(st.get_option("server.address") or "") not in {"127.0.0.1", "localhost", "::1"}
+
+
 def section(frame: Frame) -> None:
     """The whole section, or one sentence where the instance's owner turned it off."""
-    if not openai_stream.is_allowed():
+    if not openai_stream.is_allowed(served_to_others=_is_served_to_others()):
         tables.note(frame.t("error.endpoint_off"))
         return
     active = _is_active()
