@@ -5,6 +5,7 @@
 `scheduler`   one `core.scheduler.Scheduler` over it for the whole session
 `recorded`    the bundled recorded run that the home page opens on
 `live_trace`  a short greedy run made now (8 tokens), for tests that need a trace from this machine
+`no_model`    the app's engine, still loading and staying so: what everybody sees in the first seconds
 
 All are made once per session, on first use, so a test that needs none of them starts without torch. They are shared:
 leave them as they are. Tests run offline, as the app must (`HF_HUB_OFFLINE=1`).
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from core.model import LoadedModel
     from core.scheduler import Scheduler
     from core.trace import Trace
+    from pages.views.cache import Engine
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -79,3 +81,13 @@ def live_trace(scheduler: Scheduler) -> Trace:
 
     request = Request.from_text(scheduler.loaded, "What is gravity?", SamplingParams(max_tokens=8))
     return scheduler.submit(request).result(timeout=120)
+
+
+@pytest.fixture
+def no_model(monkeypatch: pytest.MonkeyPatch) -> Engine:
+    from pages.views import cache
+
+    engine = cache.Engine()
+    monkeypatch.setattr(engine, "start", lambda: None)
+    monkeypatch.setattr(cache, "engine", lambda: engine)
+    return engine

@@ -13,11 +13,12 @@ from streamlit.testing.v1 import AppTest
 
 from core.spec import ModelSpec
 from core.trace import Trace
-from pages.views import cache
 from pages.views import kv_cache_data as data
 from tests.conftest import ROOT
 
 VIEW: dict[str, Any] = {"step": None, "kv": "k", "head": 0, "cell": [0, 0]}
+
+pytestmark = pytest.mark.usefixtures("no_model")  # the page needs no model, and must not load one here
 
 
 def decoded(trace: Trace) -> np.ndarray:
@@ -170,14 +171,6 @@ def test_a_cell_that_this_run_does_not_have_becomes_the_usual_one(recorded: Trac
 
 
 # ---- the page --------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(autouse=True)
-def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The page needs no model: it looks at the recorded run, and must not load one here."""
-    engine = cache.Engine()
-    monkeypatch.setattr(engine, "start", lambda: None)
-    monkeypatch.setattr(cache, "engine", lambda: engine)
 
 
 def open_page(**query: str) -> AppTest:

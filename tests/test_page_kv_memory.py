@@ -14,22 +14,15 @@ from core.errors import ExplainerError, UnsupportedConfigError
 from core.kv_codes import layout_from_code
 from core.kv_memory import KVLayout, kv_bytes, weight_bytes
 from core.trace import Trace
-from pages.views import cache
 from pages.views import kv_memory_data as data
 from pages.views import kv_memory_words as words
 from pages.views.settings import Settings
 from tests.conftest import ROOT
 
+pytestmark = pytest.mark.usefixtures("no_model")  # the page needs no model, and must not load one here
+
 CONFIGS = json.loads((ROOT / "tests" / "data" / "kv" / "configs.json").read_text(encoding="utf-8"))
 LOG = "llama_kv_cache: size = 512.00 MiB (  4096 cells,  32 layers,  1/1 seqs), K (f16): 256.00 MiB, V (f16): 256 MiB"
-
-
-@pytest.fixture(autouse=True)
-def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The page needs no model, and must not load one here."""
-    engine = cache.Engine()
-    monkeypatch.setattr(engine, "start", lambda: None)
-    monkeypatch.setattr(cache, "engine", lambda: engine)
 
 
 def open_page(**query: str) -> AppTest:

@@ -27,14 +27,6 @@ KEY = "sk-page-secret-42"
 
 
 @pytest.fixture
-def no_model(monkeypatch: pytest.MonkeyPatch) -> Engine:
-    engine = Engine()
-    monkeypatch.setattr(engine, "start", lambda: None)
-    monkeypatch.setattr(cache, "engine", lambda: engine)
-    return engine
-
-
-@pytest.fixture
 def with_model(monkeypatch: pytest.MonkeyPatch, loaded: Any, scheduler: Any) -> Engine:
     engine = Engine()
     engine.loaded, engine.scheduler, engine.status = loaded, scheduler, Status("ready", 1.0)

@@ -250,14 +250,6 @@ def said(app: AppTest) -> str:
     return "\n".join(str(getattr(part, "value", None) or part.proto.body) for part in parts)
 
 
-@pytest.fixture
-def no_model(monkeypatch: pytest.MonkeyPatch) -> cache.Engine:
-    engine = cache.Engine()
-    monkeypatch.setattr(engine, "start", lambda: None)
-    monkeypatch.setattr(cache, "engine", lambda: engine)
-    return engine
-
-
 @pytest.mark.parametrize("lang", ["en", "ja"])
 def test_it_opens_on_the_recorded_run_before_the_model_is_there(
     no_model: cache.Engine, recorded: Trace, lang: str

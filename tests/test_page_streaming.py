@@ -12,21 +12,13 @@ from streamlit.testing.v1 import AppTest
 
 from core import latency, streaming
 from core.trace import Trace
-from pages.views import cache, streaming_data
+from pages.views import streaming_data
 from pages.views.cache import Engine
 from pages.views.settings import Settings
 from pages.views.text import seconds
 from tests.conftest import ROOT
 
 PLAIN = {"send": "token", "n": 4, "ms": 250, "draw": "asis", "cps": 40, "delay": 0, "jitter": 0}
-
-
-@pytest.fixture
-def no_model(monkeypatch: pytest.MonkeyPatch) -> Engine:
-    engine = Engine()
-    monkeypatch.setattr(engine, "start", lambda: None)
-    monkeypatch.setattr(cache, "engine", lambda: engine)
-    return engine
 
 
 def open_page(**query: str) -> AppTest:

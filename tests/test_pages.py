@@ -50,15 +50,6 @@ def open_page(path: Path | None, **query: str) -> AppTest:
 
 
 @pytest.fixture
-def no_model(monkeypatch: pytest.MonkeyPatch) -> Engine:
-    """An engine that is still loading, and stays so: what everybody sees in the first seconds."""
-    engine = Engine()
-    monkeypatch.setattr(engine, "start", lambda: None)
-    monkeypatch.setattr(cache, "engine", lambda: engine)
-    return engine
-
-
-@pytest.fixture
 def with_model(monkeypatch: pytest.MonkeyPatch, loaded: Any, scheduler: Any) -> Engine:
     """An engine that is ready, with the tests' own model."""
     engine = Engine()

@@ -230,3 +230,29 @@ def screenshot(page: Page, name: str) -> Path:
     path = folder / f"{name}.png"
     page.screenshot(path=path, full_page=True)
     return path
+
+
+def input_to_paint_ms(page: Page, slider: str, moves: int) -> list[float]:
+    """Drag a slider to and fro; milliseconds from each input event to the frame that shows it, sorted."""
+    page.locator(slider).evaluate(
+        """(slider) => {
+            globalThis.times = [];
+            slider.addEventListener("input", (event) => requestAnimationFrame(() => {
+                const channel = new MessageChannel();  // its message comes after the frame was painted
+                channel.port1.onmessage = () => times.push(performance.now() - event.timeStamp);
+                channel.port2.postMessage(0);
+            }), true);
+        }"""
+    )
+    box = page.locator(slider).bounding_box()
+    assert box
+    y = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + box["width"] / 2, y)
+    page.mouse.down()
+    for i in range(moves):
+        page.mouse.move(box["x"] + box["width"] * (0.1 + 0.8 * abs((i % 60) / 30 - 1)), y)
+    page.mouse.up()
+    times: list[float] = sorted(page.evaluate("times"))
+    middle, late = times[len(times) // 2], times[int(len(times) * 0.95)]
+    print(f"\nslider: p50 {middle:.1f} ms, p95 {late:.1f} ms, {len(times)} moves")
+    return times

@@ -17,7 +17,7 @@ from core.errors import InvalidSettingError
 from core.kv_dtypes import BLOCKS
 from core.kv_memory import KVLayer, KVLayout, bytes_per_token, kv_bytes, max_sequences, max_tokens
 from pages.views import kv_memory_data as data
-from tests.browser.helpers import ROOT, axe_violations, overflow_px, wait_for_app
+from tests.browser.helpers import ROOT, axe_violations, input_to_paint_ms, overflow_px, wait_for_app
 from tests.test_kv_memory import CONFIGS, GEMMA3_GGUF, gguf_bytes
 
 SCRIPT = ROOT / "assets" / "components" / "kv_calculator" / "main.js"
@@ -433,27 +433,6 @@ def test_the_language_switch_keeps_the_model(calculator: Callable[..., Page]) ->
 def test_the_calculator_keeps_up_with_the_thumb(calculator: Callable[..., Page]) -> None:
     """From the input event to the frame that shows it, with every picture redrawn."""
     page = calculator(mem_model="nemotron-h-56b")
-    page.locator("#kv-tokens").evaluate(
-        """(slider) => {
-            globalThis.times = [];
-            slider.addEventListener("input", (event) => requestAnimationFrame(() => {
-                const channel = new MessageChannel();  // its message comes after the frame was painted
-                channel.port1.onmessage = () => times.push(performance.now() - event.timeStamp);
-                channel.port2.postMessage(0);
-            }), true);
-        }"""
-    )
-    box = page.locator("#kv-tokens").bounding_box()
-    assert box
-    y = box["y"] + box["height"] / 2
-    page.mouse.move(box["x"] + box["width"] / 2, y)
-    page.mouse.down()
-    for i in range(100):
-        page.mouse.move(box["x"] + box["width"] * (0.1 + 0.8 * abs((i % 60) / 30 - 1)), y)
-    page.mouse.up()
-    times = sorted(page.evaluate("times"))
-    print(
-        f"\nslider: p50 {times[len(times) // 2]:.1f} ms, p95 {times[int(len(times) * 0.95)]:.1f} ms, {len(times)} moves"
-    )
+    times = input_to_paint_ms(page, "#kv-tokens", 100)
     assert len(times) > 30
     assert times[len(times) // 2] < 150  # this machine may be shared; alone it is a few milliseconds

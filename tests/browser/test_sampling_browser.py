@@ -13,7 +13,14 @@ from playwright.sync_api import Browser, Page
 from core.sampling import PRESETS, SamplingParams, distribution, uniform
 from core.trace import Trace
 from pages.views.names import names
-from tests.browser.helpers import ROOT, axe_violations, overflow_px, wait_for_app, wait_for_model
+from tests.browser.helpers import (
+    ROOT,
+    axe_violations,
+    input_to_paint_ms,
+    overflow_px,
+    wait_for_app,
+    wait_for_model,
+)
 from tests.test_sampling import VOCAB, random_params, random_scores
 
 SCRIPT = ROOT / "assets" / "components" / "sampling_lab" / "main.js"
@@ -279,28 +286,7 @@ def test_the_lab_keeps_up_with_the_thumb(lab: Callable[..., Page]) -> None:
     page = lab(lab="0.9,0,0.9,0,1,0")
     wait_for_model(page)
     page.get_by_role("button", name="Draw 10,000", exact=True).click()
-    page.locator("#s-temperature").evaluate(
-        """(slider) => {
-            globalThis.times = [];
-            slider.addEventListener("input", (event) => requestAnimationFrame(() => {
-                const channel = new MessageChannel();  // its message comes after the frame was painted
-                channel.port1.onmessage = () => times.push(performance.now() - event.timeStamp);
-                channel.port2.postMessage(0);
-            }), true);
-        }"""
-    )
-    box = page.locator("#s-temperature").bounding_box()
-    assert box
-    y = box["y"] + box["height"] / 2
-    page.mouse.move(box["x"] + box["width"] / 2, y)
-    page.mouse.down()
-    for i in range(150):
-        page.mouse.move(box["x"] + box["width"] * (0.1 + 0.8 * abs((i % 60) / 30 - 1)), y)
-    page.mouse.up()
-    times = sorted(page.evaluate("times"))
-    print(
-        f"\nslider: p50 {times[len(times) // 2]:.1f} ms, p95 {times[int(len(times) * 0.95)]:.1f} ms, {len(times)} moves"
-    )
+    times = input_to_paint_ms(page, "#s-temperature", 150)
     assert len(times) > 50
     assert (
         times[len(times) // 2] < 100
