@@ -67,8 +67,8 @@ def mount(
     """Show component `name` with `data`, under `key` (always needed: it is the component's identity).
 
     Returns the component's state: an attribute for each value it sent with `setStateValue` or `setTriggerValue`.
-    A callback `on_<name>_change=…` is called when the state value `name` changes. A `default` needs the callback of each
-    of its keys.
+    A callback `on_<name>_change=…` is called when the state value `name` changes. A `default` needs the callback of
+    each of its keys.
     """
     options: dict[str, Any] = {"default": dict(default)} if default else {}
     return _renderer(name)(data=dict(data), key=key, height=height, width=width, **options, **callbacks)
