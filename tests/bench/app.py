@@ -251,7 +251,7 @@ def bytes_of_pages(app: App, server: Server, prompt: str) -> dict[str, int]:
         wait_for_run(page)
         for name in PAGE_NAMES:
             received[0] = 0
-            page.locator(f".st-key-otat_nav a[href*='/{name}']").first.click()
+            page.locator(f".st-key-otat_nav a[href^='{name}']").first.click()
             page.wait_for_url(f"**/{name}*")
             wait_for_app(page)
             page.wait_for_timeout(1_500)
