@@ -161,12 +161,13 @@ function clockOf(s) {
 
 function drawCanvas(s, now) {
   const { ctx, w } = fitCanvas(s.canvas), c = (s.colours ||= palette(s.root)), unit = rem(), sx = (x) => (x / s.end) * (w - 1), top = 2.125 * unit, tall = 2.125 * unit;
+  if (w < 8) return; // the page is being left
   ctx.font = `${0.8125 * unit}px ${c.sans}`; ctx.textBaseline = "alphabetic";
   const half = s.network / 2, shift = s.network, { tokens } = s;
   const fills = { prefill: c.prefill, decode: hatch(ctx, c.decode, { gap: 5, paper: stripes(c) }), wait: hatch(ctx, c["wait-soft"], { gap: 6, paper: c.wait }), network: hatch(ctx, c["cache-soft"], { gap: 4, paper: c.cache }) };
   const block = (from, to, kind) => {
     if (to - from <= 0) return;
-    const paint = (until, alpha) => { const a = sx(from), b = sx(until), gap = Math.min(0.75, (b - a) * 0.12); ctx.globalAlpha = alpha; ctx.fillStyle = fills[kind]; ctx.beginPath(); ctx.roundRect(a + gap, top, Math.max(0.75, b - a - 2 * gap), tall, Math.min(4, (b - a) / 4)); ctx.fill(); ctx.globalAlpha = 1; };
+    const paint = (until, alpha) => { const a = sx(from), b = sx(until), gap = Math.min(0.75, (b - a) * 0.12); ctx.globalAlpha = alpha; ctx.fillStyle = fills[kind]; ctx.beginPath(); ctx.roundRect(a + gap, top, Math.max(0.75, b - a - 2 * gap), tall, Math.max(0, Math.min(4, (b - a) / 4))); ctx.fill(); ctx.globalAlpha = 1; };
     paint(to, 0.22);
     if (now > from) paint(Math.min(now, to), 1);
   };

@@ -158,13 +158,14 @@ function isChosen(s, place, j) {
 }
 
 function drawGrid(s, place) {
-  const { ctx } = fitCanvas(s.grid), g = gridBox(s), c = s.colours, { data } = s, per = g.rows;
+  const { ctx, w } = fitCanvas(s.grid), g = gridBox(s), c = s.colours, { data } = s, per = g.rows;
+  if (w < 8) return; // the page is being left
   const fills = { prefill: c.prefill, decode: hatch(ctx, c.decode, { gap: 5, paper: "rgba(255,255,255,.22)" }) };
   const y = (row) => g.h - (row + 1) * g.rh, gapY = g.rh > 5 ? 1 : 0.25, gapX = g.cw > 5 ? 1 : 0;
   const cells = (from, n, row, alpha, fill) => {
     ctx.globalAlpha = alpha; ctx.fillStyle = fill;
     if (!gapX) ctx.fillRect(g.left + from * g.cw, y(row), n * g.cw, g.rh - gapY);
-    else for (let j = from; j < from + n; j++) { ctx.beginPath(); ctx.roundRect(g.left + j * g.cw, y(row), g.cw - gapX, g.rh - gapY, Math.min(2, g.rh / 5)); ctx.fill(); }
+    else for (let j = from; j < from + n; j++) { ctx.beginPath(); ctx.roundRect(g.left + j * g.cw, y(row), g.cw - gapX, g.rh - gapY, Math.max(0, Math.min(2, g.rh / 5))); ctx.fill(); }
     ctx.globalAlpha = 1;
   };
   data.steps.forEach((step, i) => {
@@ -232,7 +233,8 @@ function drawTimes(s, ctx, c, g, place, y, fills) {
 }
 
 function drawMask(s, place) {
-  const { ctx } = fitCanvas(s.mask), c = s.colours, side = maskSide(s), n = s.data.tokens.length, cell = side / n, gap = cell > 5 ? 1 : 0;
+  const { ctx, w } = fitCanvas(s.mask), c = s.colours, side = maskSide(s), n = s.data.tokens.length, cell = side / n, gap = cell > 5 ? 1 : 0;
+  if (w < 8) return; // the page is being left
   const fills = { prefill: c.prefill, decode: hatch(ctx, c.decode, { gap: 5, paper: "rgba(255,255,255,.22)" }) };
   const out = hatch(ctx, c.soft, { gap: 6, paper: c.out }), layer = layerNow(s);
   const band = (i, from, to, fill, alpha) => {

@@ -199,6 +199,7 @@ function stripes(c) { return +(/\d+/.exec(c.card)?.[0] ?? 255) < 128 ? "rgba(0,0
 
 function drawCanvas(s, now) {
   const { ctx, w } = fitCanvas(s.canvas), c = (s.colours ||= palette(s.root)), unit = rem(), st = s.stages, { admitted } = s.data.stream;
+  if (w < 8) return; // the page is being left
   const edge = 0.75 * unit, sx = (seconds) => 1 + (seconds / st.end) * (w - 2 - edge), tall = 2.125 * unit, step = 4.625 * unit, lanes = [0, 1, 2].map((i) => 1.25 * unit + i * step);
   s.geometry = { lanes, tall, span: w - 2 - edge };
   ctx.font = `${0.8125 * unit}px ${c.sans}`; ctx.textBaseline = "alphabetic";
@@ -234,7 +235,7 @@ function line(ctx, colour, alpha, x0, y0, x1, y1) { ctx.globalAlpha = alpha * 0.
 
 function drawModelLane(ctx, c, s, sx, top, tall, now, admitted) {
   const { tokens } = s.data.stream, decode = hatch(ctx, c.decode, { gap: 5, paper: stripes(c) });
-  const block = (from, to, fill, alpha) => { const a = sx(from), b = sx(to), gap = Math.min(0.75, (b - a) * 0.12); ctx.globalAlpha = alpha; ctx.fillStyle = fill; ctx.beginPath(); ctx.roundRect(a + gap, top, Math.max(0.75, b - a - 2 * gap), tall, Math.min(4, (b - a) / 4)); ctx.fill(); ctx.globalAlpha = 1; };
+  const block = (from, to, fill, alpha) => { const a = sx(from), b = sx(to), gap = Math.min(0.75, (b - a) * 0.12); ctx.globalAlpha = alpha; ctx.fillStyle = fill; ctx.beginPath(); ctx.roundRect(a + gap, top, Math.max(0.75, b - a - 2 * gap), tall, Math.max(0, Math.min(4, (b - a) / 4))); ctx.fill(); ctx.globalAlpha = 1; };
   tokens.forEach((token, i) => {
     const from = i ? tokens[i - 1].t : admitted, fill = i ? decode : c.prefill;
     block(from, token.t, fill, 0.2);
