@@ -37,7 +37,9 @@ ASSETS = {
 
 
 def tree() -> str:
-    return "\n".join([_line("app.py", purpose(ROOT / "app.py")), *_modules(), *_lines(ASSETS), *_lines(OTHER)])
+    return "\n".join(
+        [_line("app.py", purpose(ROOT / "app.py")), *_modules(), *_lines(ASSETS), *_lines(OTHER)]
+    )
 
 
 def _modules() -> Iterator[str]:

@@ -151,6 +151,25 @@ def neighbour(app: App) -> Measured:
     )
 
 
+@row(
+    "this session's page while another session runs the cache race, script run after a click",
+    at_most(2),
+    needs="app",
+)
+def neighbour_race(app: App) -> Measured:
+    with app.server() as server, app.page(server) as mine:
+        mine.evaluate(RERUN)
+        alone = statistics.median(mine.evaluate(RERUN) for _ in range(12))
+        with app.page(server, "cache_race", lang="en", race_n=256) as theirs:
+            theirs.get_by_role("button", name="Start the race").click()
+            theirs.get_by_role("button", name="Stop").wait_for(timeout=60_000)
+            beside = statistics.median(mine.evaluate(RERUN) for _ in range(12))
+            theirs.get_by_role("button", name="Stop").click()  # still there: the race went on all the while
+    return Measured(
+        beside / alone, f"{beside:.0f} ms against {alone:.0f} ms, the whole script of the page; median of 12"
+    )
+
+
 WATCH_INPUT = """() => {
     window.paints = [];
     const channel = new MessageChannel(), waiting = [];
