@@ -63,5 +63,5 @@ def test_the_picture_is_there_and_small() -> None:
 
 def test_commands_name_what_exists() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for target in set(re.findall(r"\bmake ([a-z]+)\b", README)):
+    for target in set(re.findall(r"(?:`|^)make ([a-z]+)\b", README, flags=re.M)):
         assert re.search(rf"^{target}:", makefile, flags=re.M), f"make {target}"
