@@ -9,8 +9,9 @@ the next pass, run it, hand each request its new step. A new request's prompt is
 (`max_num_batched_tokens` per pass), so that a long prompt does not stop everybody else's stream. The number of running
 and of waiting requests is bounded, and a full queue is an answer, not a crash.
 
-Measurements need the model too. They are generators: between two passes, each may compute up to its next `yield`. So a
-race or a benchmark slows the others down a little, and never stops them.
+Measurements need the model too, and run in the same thread: a second thread that uses torch would slow both. They are
+generators: between two passes, each may compute up to its next `yield`. So a race or a benchmark slows the others down
+a little, and never stops them.
 """
 
 from __future__ import annotations

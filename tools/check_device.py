@@ -59,7 +59,9 @@ def traced(scheduler: Scheduler, prompts: tuple[str, ...]) -> tuple[list[Trace],
 
 def differences(loaded: LoadedModel, scheduler: Scheduler) -> list[str]:
     """Everything that is wrong, in words."""
-    expected = [generated(loaded, prompt)[0] for prompt in PROMPTS]
+    # A generator, so that it runs in the scheduler's thread (a list would be made here).
+    job = scheduler.run_job("generate", lambda model: (generated(model, prompt)[0] for prompt in PROMPTS))
+    expected = job.wait(600)
     wrong = []
     alone = [traced(scheduler, (prompt,))[0][0] for prompt in PROMPTS]
     together, _ = traced(scheduler, PROMPTS)
@@ -83,10 +85,11 @@ def logits_apart(loaded: LoadedModel) -> float:
 
 
 def speed(loaded: LoadedModel, scheduler: Scheduler, rounds: int = 5) -> tuple[float, float]:
-    """Traced runs' speed as a share of `generate()`'s, measured in turns; and that of eight at once as a multiple."""
+    """Traced runs' speed as a share of `generate()`'s, measured in turns and in the same thread; and that of eight."""
     one, many = [], []
     for _ in range(rounds):
-        _, plain_s = generated(loaded, PROMPTS[0])
+        job = scheduler.run_job("generate", lambda model: (generated(model, p) for p in PROMPTS[:1]))
+        _, plain_s = job.wait(300)[0]
         one.append(plain_s / traced(scheduler, PROMPTS[:1])[1])
         many.append(len(PROMPTS) * plain_s / traced(scheduler, PROMPTS)[1])
     return statistics.median(one), statistics.median(many)

@@ -8,3 +8,11 @@ date, so that no figure there is typed by hand.
 A new row is one function in `engine.py` (the model) or `app.py` (the running app), decorated with `@row(...)`. Run some
 rows only, without touching the README: `make bench ARGS="decode slider"` (words that occur in the rows' names).
 """
+
+import os
+
+import tests.conftest  # noqa: F401 (it sets what the next line takes back)
+
+# The test suite lets waiting threads sleep at once, so that tests and servers on two cores do not starve each other.
+# What is measured here must run as it does for a learner. Before torch is imported, which reads this once.
+os.environ.pop("OMP_WAIT_POLICY", None)
