@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,7 +74,10 @@ def keep(settings: Settings, values: dict[str, Any]) -> None:
 def file_of(loaded: LoadedModel) -> Path:
     """Where this machine's measurement with this model is kept."""
     name = f"{processor_name()} {loaded.device} {loaded.spec.name} {loaded.spec.dtype}"
-    return user_cache_folder() / f"roofline-{hashlib.sha256(name.encode()).hexdigest()[:16]}.json"
+    folder = Path(
+        os.environ.get("OTAT_MEASUREMENTS") or user_cache_folder()
+    )  # tests must not overwrite one's own
+    return folder / f"roofline-{hashlib.sha256(name.encode()).hexdigest()[:16]}.json"
 
 
 @functools.lru_cache(maxsize=4)

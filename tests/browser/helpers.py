@@ -58,7 +58,7 @@ def running_server(
     started = time.perf_counter()
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command, cwd=ROOT, env={**os.environ, **environment},
+            command, cwd=ROOT, env={**os.environ, "OTAT_MEASUREMENTS": str(log.parent), **environment},
             stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
         )  # fmt: skip
     server = Server(f"http://127.0.0.1:{port}", process, log, started)
