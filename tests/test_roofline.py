@@ -101,24 +101,24 @@ def test_the_measured_machine(scheduler: Scheduler) -> None:
 
 
 def test_read_bandwidth_agrees_with_numpy() -> None:
-    """Within 30 % of numpy adding up arrays in as many threads, in turns in one run.
+    """Within 30 % of numpy's maximum of arrays in as many threads, in turns in one run.
 
-    The best of each counts, since anything else on the machine only makes a measurement slower; rounds are added until
-    both have had a quiet moment.
+    The best of each counts, since anything else on the machine only makes a measurement slower. The number of rounds is
+    fixed: to stop as soon as the two agree would make them agree. Not numpy's sum: its arithmetic is the limit there
+    (the maximum of the same arrays is found half as fast again). Both read 256 MiB: half of that may lie in a large L3.
     """
     arrays = [np.ones(32 * 1024**2, dtype=np.float32) for _ in range(torch.get_num_threads())]
     mine = theirs = 0.0
-    for _ in range(40):
-        mine = max(mine, read_bandwidth(torch.device("cpu"), 128 * 1024**2))
-        threads = [threading.Thread(target=array.sum) for array in arrays]
+    for _ in range(20):
+        mine = max(mine, read_bandwidth(torch.device("cpu")))
+        threads = [threading.Thread(target=array.max) for array in arrays]
         started = time.perf_counter()
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
         theirs = max(theirs, sum(array.nbytes for array in arrays) / (time.perf_counter() - started))
-        if 0.8 < mine / theirs < 1.2:
-            break
+    print(f"ratio {mine / theirs:.2f}")
     assert 0.7 < mine / theirs < 1.3, f"{mine / 1e9:.1f} against {theirs / 1e9:.1f} GB/s"
 
 

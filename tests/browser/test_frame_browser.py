@@ -13,7 +13,6 @@ from tests.browser.helpers import Server, wait_for_app, wait_for_model
 from tests.conftest import ROOT
 
 OTHERS = sorted(path.stem.partition("_")[2] for path in (ROOT / "pages").glob("[0-9]*_*.py"))
-needs_another_page = pytest.mark.skipif(not OTHERS, reason="there is only the home page")
 
 
 def query(page: Page) -> dict[str, str]:
@@ -55,7 +54,6 @@ def go_home(page: Page) -> None:
 # ---- settings and the URL -----------------------------------------------------------------------------------------
 
 
-@needs_another_page
 def test_a_value_survives_page_switch_reload_and_back(open_page: Callable[..., Page]) -> None:
     page = open_page("")
     set_temperature(page, 4)
@@ -85,7 +83,6 @@ def test_a_copied_link_opens_with_its_values_in_another_browser(open_page: Calla
     }  # fmt: skip
 
 
-@needs_another_page
 def test_a_cold_deep_link_keeps_values_of_other_pages(
     open_page: Callable[..., Page], fresh_server: Server
 ) -> None:
@@ -122,7 +119,6 @@ def test_the_browsers_language_is_the_default(open_page: Callable[..., Page], lo
     assert "lang" not in query(page)
 
 
-@needs_another_page
 def test_switching_the_language_keeps_every_value_and_stays(open_page: Callable[..., Page]) -> None:
     page = open_page("", temperature=0.3, prompt="Hello there")
     page.get_by_role("radio", name="日本語").click()
@@ -194,7 +190,6 @@ def test_the_status_shows_progress_and_then_is_quiet(
     assert len(frames) <= 1, "nothing polls once the model is ready"
 
 
-@needs_another_page
 def test_visited_pages_are_marked(open_page: Callable[..., Page]) -> None:
     page = open_page("")
     path = page.locator(f".st-key-otat_path_{OTHERS[0]}")
