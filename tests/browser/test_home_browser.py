@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 
 from core.trace import Trace
 from tests.browser.helpers import Server, wait_for_app, wait_for_model, wait_for_run
-from tests.browser.test_frame_browser import OTHERS, go_home, go_to, needs_another_page
+from tests.browser.test_frame_browser import OTHERS, go_home, go_to
 
 STAGE = ".run-stage"
 
@@ -149,7 +149,6 @@ def test_a_run_can_be_stopped_and_what_it_wrote_stays(open_page: Callable[..., P
     expect(page.get_by_role("button", name="Stop")).to_have_count(0)
 
 
-@needs_another_page
 def test_a_run_goes_on_while_the_learner_looks_at_another_page(open_page: Callable[..., Page]) -> None:
     page = ready(open_page, max_tokens=40)
     ask(page, "Explain photosynthesis.")
