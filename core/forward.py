@@ -77,10 +77,41 @@ class SpanRecord:
 class _Recorder:
     """Collects tensors during the pass; they are copied out once, at its end."""
 
-    last_rows: torch.Tensor
+    last_rows: torch.Tensor | None  # None: every row is the last of its span
     queries: list[torch.Tensor] = field(default_factory=list)
     residuals: list[torch.Tensor] = field(default_factory=list)
     marks: list[Any] = field(default_factory=list)
+
+
+class _Packing:
+    """The spans of one pass, with views of their caches cut for every layer before the pass begins.
+
+    Thirty sequences in thirty layers are 900 small pieces of attention: a few cuts and copies in Python around each
+    would cost more than the attention itself.
+    """
+
+    def __init__(self, spans: Sequence[Span], recorder: _Recorder | None) -> None:
+        self.recorder = recorder
+        self.sizes = [len(span.token_ids) for span in spans]
+        rooms = [span.cache.extension(n) for span, n in zip(spans, self.sizes, strict=True)]
+        # One entry per layer, each a tuple with one view per span.
+        self.new = list(zip(*(r.new_keys for r in rooms), *(r.new_values for r in rooms), strict=True))
+        self.cached = [
+            tuple(zip(keys, values, strict=True))
+            for keys, values in zip(
+                zip(*(r.keys for r in rooms), strict=True),
+                zip(*(r.values for r in rooms), strict=True),
+                strict=True,
+            )
+        ]
+
+    def store(
+        self, layer: int, key: torch.Tensor, value: torch.Tensor
+    ) -> tuple[tuple[torch.Tensor, torch.Tensor], ...]:
+        """Write all spans' new keys and values `(n_kv_heads, N, head_dim)`; returns each span's whole K and V."""
+        parts = [part for packed in (key, value) for part in packed.split_with_sizes(self.sizes, dim=1)]
+        torch._foreach_copy_(self.new[layer], parts)
+        return self.cached[layer]
 
 
 def packed_forward(
@@ -92,15 +123,18 @@ def packed_forward(
     Raises UnsupportedModelError where the model asks attention for something that it does not do here.
     """
     rows = _keep_rows(spans)
-    with torch.inference_mode(), _on_failure_forget(spans):
+    with torch.inference_mode():
         ids = torch.tensor([[t for s in spans for t in s.token_ids]], device=loaded.device)
         positions = torch.tensor([_positions(spans)], device=loaded.device)
-        recorder = _Recorder(torch.tensor(_last_rows(spans), device=loaded.device)) if record else None
+        recorder = _Recorder(_last_rows_tensor(spans, loaded.device)) if record else None
         started = time.perf_counter()
+        packing = _Packing(spans, recorder)
         with _watch_layers(loaded, recorder):
-            logits = _model_logits(loaded, ids, positions, rows, spans, recorder)
+            logits = _model_logits(loaded, ids, positions, rows, packing)
         logits_host = logits[0].float().cpu().numpy()  # waits for the device, so the clock below is true
         ended = time.perf_counter()
+        for span in spans:
+            span.cache.commit(len(span.token_ids))
         return _split(spans, logits_host, recorder, started, ended)
 
 
@@ -111,6 +145,12 @@ def _positions(spans: Sequence[Span]) -> list[int]:
 def _last_rows(spans: Sequence[Span]) -> list[int]:
     lengths = [len(s.token_ids) for s in spans]
     return [int(end) - 1 for end in np.cumsum(lengths)]
+
+
+def _last_rows_tensor(spans: Sequence[Span], device: torch.device) -> torch.Tensor | None:
+    if all(len(s.token_ids) == 1 for s in spans):
+        return None
+    return torch.tensor(_last_rows(spans), device=device)
 
 
 def _keep_rows(spans: Sequence[Span]) -> list[int]:
@@ -127,11 +167,10 @@ def _model_logits(
     ids: torch.Tensor,
     positions: torch.Tensor,
     rows: list[int],
-    spans: Sequence[Span],
-    recorder: _Recorder | None,
+    packing: _Packing,
 ) -> torch.Tensor:
     """Logits `[1, len(rows), vocab_size]`."""
-    extra: dict[str, Any] = {"packed_spans": spans, "packed_recorder": recorder}
+    extra: dict[str, Any] = {"packing": packing}
     keep = torch.tensor(rows, device=loaded.device)
     if _takes_logits_to_keep(type(loaded.model).forward):
         # Only the wanted rows meet the vocabulary matrix: the largest one of a small model.
@@ -143,18 +182,6 @@ def _model_logits(
 @cache
 def _takes_logits_to_keep(forward: Callable[..., Any]) -> bool:
     return "logits_to_keep" in inspect.signature(forward).parameters
-
-
-@contextmanager
-def _on_failure_forget(spans: Sequence[Span]) -> Iterator[None]:
-    lengths = [len(s.cache) for s in spans]
-    try:
-        yield
-    except BaseException:
-        for span, length in zip(spans, lengths, strict=True):
-            if len(span.cache) > length:
-                span.cache.truncate(length)
-        raise
 
 
 # ---- recording -------------------------------------------------------------------------------------------------------
@@ -169,7 +196,8 @@ def _watch_layers(loaded: LoadedModel, recorder: _Recorder | None) -> Iterator[N
 
     def note(hidden: torch.Tensor) -> None:
         recorder.marks.append(_mark(loaded.device))
-        recorder.residuals.append(hidden[0, recorder.last_rows])
+        rows = recorder.last_rows
+        recorder.residuals.append(hidden[0] if rows is None else hidden[0, rows])
 
     def before(_module: Any, args: Any, kwargs: Any) -> None:
         note(args[0] if args else kwargs["hidden_states"])
@@ -252,8 +280,7 @@ def packed_attention(
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
     scaling: float | None = None,
-    packed_spans: Sequence[Span] = (),
-    packed_recorder: _Recorder | None = None,
+    packing: _Packing | None = None,
     sliding_window: int | None = None,
     **asked: Any,
 ) -> tuple[torch.Tensor, None]:
@@ -262,46 +289,44 @@ def packed_attention(
     query `[1, n_heads, N, head_dim]`, key and value `[1, n_kv_heads, N, head_dim]` of all N packed tokens. Returns
     `[1, N, n_heads, head_dim]`.
     """
-    _refuse_what_we_cannot_do(module, asked, packed_spans)
-    layer = int(module.layer_idx)  # type: ignore[arg-type]
-    if packed_recorder is not None:
-        packed_recorder.queries.append(query[0])
-    sizes = [len(span.token_ids) for span in packed_spans]
-    # Cut once for all spans: thirty times as many small cuts in Python would cost as much as the attention itself.
-    parts = zip(
-        packed_spans,
-        torch.split_with_sizes(query, sizes, dim=2),
-        torch.split_with_sizes(key[0], sizes, dim=1),
-        torch.split_with_sizes(value[0], sizes, dim=1),
-        strict=True,
-    )
-    outputs = []
-    for span, span_query, span_key, span_value in parts:
-        keys, values = span.cache.append(layer, span_key, span_value)
-        outputs.append(_attend(span_query, keys[None], values[None], scaling, sliding_window))
-    together = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
-    return together.transpose(1, 2), None
+    packing = _refuse_what_we_cannot_do(module, asked, packing)
+    if packing.recorder is not None:
+        packing.recorder.queries.append(query[0])
+    cached = packing.store(int(module.layer_idx), key[0], value[0])  # type: ignore[arg-type]
+    # Query heads that share a KV head lie side by side, one row per token: `(N, n_kv_heads, n_heads / n_kv_heads, d)`.
+    _, n_heads, n_rows, head_dim = query.shape
+    n_kv_heads = key.shape[1]
+    grouped = query[0].transpose(0, 1).reshape(n_rows, n_kv_heads, n_heads // n_kv_heads, head_dim)
+    outputs = [
+        _attend(rows, keys, values, scaling, sliding_window)
+        for rows, (keys, values) in zip(grouped.split_with_sizes(packing.sizes), cached, strict=True)
+    ]
+    together = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+    return together.reshape(1, n_rows, n_heads, value.shape[-1]), None
 
 
 def _attend(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scaling: float | None, window: int | None
+    grouped: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scaling: float | None, window: int | None
 ) -> torch.Tensor:
-    """Queries of the newest positions over one sequence's whole cache, looking backwards only."""
-    n_new, n_all = query.shape[2], keys.shape[2]
+    """Queries of the newest positions over one sequence's whole cache, looking backwards only.
+
+    grouped `(n_new, n_kv_heads, n_heads / n_kv_heads, head_dim)`, and so is the result; keys and values
+    `(1, n_kv_heads, n_all, head_dim)`.
+    """
+    n_new, n_all = grouped.shape[0], keys.shape[2]
     if window is not None and n_all <= window:
         window = None
     if n_new == 1 and window is None:
-        # One query may look at everything. Query heads that share a KV head are laid side by side as if they were
-        # several queries of that head: the same numbers, without copying the cache once per query head.
-        _, n_heads, _, head_dim = query.shape
-        grouped = query.reshape(1, keys.shape[1], n_heads // keys.shape[1], head_dim)
-        out = scaled_dot_product_attention(grouped, keys, values, scale=scaling)
-        return out.reshape(1, n_heads, 1, values.shape[-1])
+        # One query may look at everything. Query heads that share a KV head go in as if they were several queries of
+        # that head: the same numbers, without copying the cache once per query head.
+        return scaled_dot_product_attention(grouped, keys, values, scale=scaling)
     causal = n_new == n_all and window is None
-    mask = None if causal else _looking_back(n_new, n_all, window, query.device)
-    return scaled_dot_product_attention(
+    mask = None if causal else _looking_back(n_new, n_all, window, grouped.device)
+    query = grouped.flatten(1, 2).transpose(0, 1)[None]
+    out = scaled_dot_product_attention(
         query, keys, values, attn_mask=mask, is_causal=causal, scale=scaling, enable_gqa=True
     )
+    return out[0].transpose(0, 1).reshape(*grouped.shape[:3], values.shape[-1])
 
 
 def _looking_back(n_new: int, n_all: int, window: int | None, device: torch.device) -> torch.Tensor:
@@ -320,7 +345,9 @@ _UNSUPPORTED = {
 }
 
 
-def _refuse_what_we_cannot_do(module: torch.nn.Module, asked: dict[str, Any], spans: Sequence[Span]) -> None:
+def _refuse_what_we_cannot_do(
+    module: torch.nn.Module, asked: dict[str, Any], packing: _Packing | None
+) -> _Packing:
     config = getattr(module, "config", None)
     family = str(getattr(config, "model_type", "unknown"))
     for key, reason in _UNSUPPORTED.items():
@@ -328,8 +355,9 @@ def _refuse_what_we_cannot_do(module: torch.nn.Module, asked: dict[str, Any], sp
             raise UnsupportedModelError(family=family, reason=reason)
     if asked.get("is_causal", True) is False or not getattr(module, "is_causal", True):
         raise UnsupportedModelError(family=family, reason="attention that looks forwards")
-    if not spans:
+    if packing is None:
         raise UnsupportedModelError(family=family, reason="attention that does not pass our arguments on")
+    return packing
 
 
 def _no_mask(*_args: Any, **_kwargs: Any) -> None:

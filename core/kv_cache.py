@@ -13,6 +13,8 @@ same: they double when full, and `reserve` sets the room beforehand when the fin
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 
 from core.spec import ModelSpec
@@ -71,11 +73,24 @@ class GrowingTensor:
         return self._room[:, :, :n_tokens]
 
 
+class Extension(NamedTuple):
+    """A cache with room for a pass's new positions: views to write into and to read from, one per layer.
+
+    new_keys, new_values: `(n_kv_heads, n_new, head_dim)`; keys, values: `(1, n_kv_heads, n_tokens + n_new, head_dim)`,
+    the new positions at their end.
+    """
+
+    new_keys: tuple[torch.Tensor, ...]
+    new_values: tuple[torch.Tensor, ...]
+    keys: tuple[torch.Tensor, ...]
+    values: tuple[torch.Tensor, ...]
+
+
 class KVCache:
     """Keys and values of one sequence, `(n_layers, n_kv_heads, n_tokens, head_dim)` each.
 
-    A forward pass calls `append` once per layer; the length changes with the last layer of the pass, so that a pass
-    that breaks off in the middle leaves the cache as it was.
+    A forward pass asks for an `extension`, fills it layer by layer, and calls `commit` at its end; a pass that breaks
+    off in the middle leaves the cache as it was. `append` does the same for one layer at a time.
     """
 
     def __init__(self, spec: ModelSpec, device: torch.device | str = "cpu", capacity: int = 0) -> None:
@@ -118,6 +133,23 @@ class KVCache:
         """Make room for `n_tokens` positions in all, so that no copy happens until then."""
         self._keys.reserve(n_tokens, self._n_tokens)
         self._values.reserve(n_tokens, self._n_tokens)
+
+    def extension(self, n_new: int) -> Extension:
+        """Views of all layers with room for `n_new` more positions, whose contents are the caller's to write."""
+        start, total = self._n_tokens, self._n_tokens + n_new
+        self._keys.ensure(total, start)
+        self._values.ensure(total, start)
+        keys, values = self._keys.view(total), self._values.view(total)
+        return Extension(
+            keys[:, :, start:].unbind(),
+            values[:, :, start:].unbind(),
+            keys[:, None].unbind(),
+            values[:, None].unbind(),
+        )
+
+    def commit(self, n_new: int) -> None:
+        """The positions of the last `extension` have been written in every layer: count them."""
+        self._n_tokens += n_new
 
     def append(
         self, layer: int, keys: torch.Tensor, values: torch.Tensor

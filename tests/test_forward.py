@@ -84,6 +84,19 @@ def test_the_residual_stream_is_transformers_hidden_states(tiny: tuple[LoadedMod
     assert (np.diff([record.started_s, *record.layer_starts_s, record.ended_s]) >= 0).all()
 
 
+def test_the_residual_stream_of_decoding_together_is_that_of_each_alone(tiny: tuple[LoadedModel, Any]) -> None:
+    """With one token per span every row is a last one, and no row is picked out."""
+    loaded, twin = tiny
+    prompts = [ids_of(n, 20 + n) for n in (3, 6)]
+    caches = [loaded.new_cache() for _ in prompts]
+    packed_forward(loaded, [Span(c, ids[:-1]) for c, ids in zip(caches, prompts, strict=True)])
+    records = packed_forward(loaded, [Span(c, ids[-1:]) for c, ids in zip(caches, prompts, strict=True)])
+    for record, ids in zip(records, prompts, strict=True):
+        hidden = eager(twin, ids, output_hidden_states=True).hidden_states
+        for mine, theirs in zip(record.residual[:-1], hidden[:-1], strict=True):
+            np.testing.assert_allclose(mine, theirs[0, -1].numpy(), atol=TOLERANCE)
+
+
 def test_what_is_recorded_and_what_is_not(tiny: tuple[LoadedModel, Any]) -> None:
     loaded, _ = tiny
     spans = [Span(loaded.new_cache(), ids_of(4, 7)), Span(loaded.new_cache(), ids_of(2, 8))]

@@ -49,6 +49,23 @@ def test_append_returns_the_whole_layer_and_the_length_changes_with_the_last_lay
     assert len(cache) == 6
 
 
+def test_an_extension_counts_only_when_it_is_committed() -> None:
+    """What a pass writes for all layers at once is what `append` writes layer by layer."""
+    by_layer, at_once = KVCache(SPEC), KVCache(SPEC)
+    for n_new, seed in ((5, 0), (1, 1), (70, 2)):
+        keys, values = fill(by_layer, n_new, seed)
+        room = at_once.extension(n_new)
+        for layer in range(3):
+            room.new_keys[layer].copy_(keys[layer])
+            room.new_values[layer].copy_(values[layer])
+            assert torch.equal(room.keys[layer][0], by_layer.keys[layer])
+            assert torch.equal(room.values[layer][0], by_layer.values[layer])
+        assert len(at_once) == len(by_layer) - n_new
+        at_once.commit(n_new)
+    assert torch.equal(at_once.keys, by_layer.keys)
+    assert torch.equal(at_once.values, by_layer.values)
+
+
 def test_growing_token_by_token_copies_rarely() -> None:
     cache, rooms = KVCache(SPEC), set()
     for _ in range(300):
