@@ -108,6 +108,11 @@ function axisTicks(max, width, gap = 64) {
   return Array.from({ length: Math.floor(max / step + 1e-9) + 1 }, (_, i) => i * step);
 }
 
+/** The component with its data as the page gave it: data without arrays travels in a list of one (see components.py). */
+function opened(component) {
+  return { ...component, data: Array.isArray(component.data) ? component.data[0] : component.data };
+}
+
 /** A numpy array sent by Python, as a typed array. Plain arrays and null pass through. */
 function column(value, index = 0) {
   if (value === null || value === undefined) return null;

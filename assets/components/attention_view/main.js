@@ -259,7 +259,7 @@ function chooseHead(s, head) {
 }
 
 export default function (component) {
-  const { data, parentElement, setTriggerValue } = component, s = instance(parentElement, buildView);
+  const { data, parentElement, setTriggerValue } = opened(component), s = instance(parentElement, buildView);
   if (!data?.meta) return;
   const { meta } = data, fresh = meta.run !== s.run, spoken = JSON.stringify(meta.text) !== s.spoken, moved = fresh || meta.layer !== s.meta?.layer, asked = meta.ask !== s.asked;
   // The answer to an earlier choice must not undo a later one: its own answer is on the way.

@@ -43,7 +43,7 @@ function build(root) {
 }
 
 function update(view, component) {
-  const { data } = component;
+  const { data } = opened(component);
   view.trigger = component.setTriggerValue; view.send = component.setStateValue;
   view.data = data; view.text = data.text; view.f = formats(data.lang);
   view.branches = new Map(data.branches.map((branch) => [branch.id, branch]));

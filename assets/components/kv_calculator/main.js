@@ -648,7 +648,7 @@ async function ggufTable(file) {
 }
 
 export default function (component) {
-  const { data, parentElement, setStateValue, setTriggerValue } = component;
+  const { data, parentElement, setStateValue, setTriggerValue } = opened(component);
   const calculator = instance(parentElement, (root) => new Calculator(root));
   calculator.receive(data, (value) => setStateValue("settings", value), (value) => setTriggerValue("file", value));
 }

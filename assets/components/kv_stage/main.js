@@ -387,7 +387,7 @@ function drawKv(s, why) {
 }
 
 export default function (component) {
-  const { data, parentElement, setStateValue } = component;
+  const { data, parentElement, setStateValue } = opened(component);
   const s = instance(parentElement, buildKv);
   if (!data?.meta) return;
   const m = data.meta, fresh = m.run !== s.run;

@@ -39,7 +39,7 @@ function buildVector(root) {
 }
 
 export default function (component) {
-  const { data, parentElement } = component, s = instance(parentElement, buildVector);
+  const { data, parentElement } = opened(component), s = instance(parentElement, buildVector);
   if (!data?.meta) return;
   const m = data.meta, text = m.text, f = formats(m.lang), size = m.head_dim, [words, hex, special] = m.token;
   Object.assign(s, { m, text, f, colours: null, redraw: [] });

@@ -269,7 +269,7 @@ function networkDial(s) {
 }
 
 export default function (component) {
-  const { data, parentElement, setStateValue } = component;
+  const { data, parentElement, setStateValue } = opened(component);
   const s = instance(parentElement, buildLine);
   if (!data) return;
   const words = JSON.stringify([data.text, data.lang, data.mode]), fresh = data.id !== s.id, given = nameOf(data.admitted, data.tokens, data.network_ms);

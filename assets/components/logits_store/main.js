@@ -9,7 +9,7 @@
 const KEPT = 4; // arrays; a learner who steps back and forth gets the last few without waiting
 
 export default function (component) {
-  const { data } = component;
+  const { data } = opened(component);
   const store = (globalThis.otatLogits ??= new Map());
   const key = data?.meta?.key;
   if (!key) return;

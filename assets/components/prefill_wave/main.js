@@ -323,7 +323,7 @@ function words(s) {
 }
 
 export default function (component) {
-  const { data, parentElement } = component, s = instance(parentElement, buildWave);
+  const { data, parentElement } = opened(component), s = instance(parentElement, buildWave);
   if (!data) return;
   const fresh = data.run !== s.run, spoken = JSON.stringify(data.text) !== s.spoken, per = stagesOf(data);
   Object.assign(s, { data, run: data.run, f: formats(data.lang), colours: null });

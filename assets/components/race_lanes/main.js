@@ -103,7 +103,7 @@ function drawRace(s, why) {
 }
 
 export default function (component) {
-  const { data, parentElement } = component, s = instance(parentElement, buildRace);
+  const { data, parentElement } = opened(component), s = instance(parentElement, buildRace);
   const fresh = JSON.stringify([data.with.seconds, data.without.seconds]);
   s.data = data; s.text = data.text; s.f = formats(data.lang);
   s.root.setAttribute("aria-label", s.text.aria);

@@ -139,7 +139,7 @@ function drawPlot(s, device, here, decode, prefill) {
 }
 
 export default function (component) {
-  const { data, parentElement, setStateValue } = component, s = instance(parentElement, buildLab), text = data.text;
+  const { data, parentElement, setStateValue } = opened(component), s = instance(parentElement, buildLab), text = data.text;
   s.data = data; s.text = text; s.f = formats(data.lang); s.send = setStateValue;
   s.root.setAttribute("aria-label", text.aria);
   const option = (value, label) => h("option", { value }, label);

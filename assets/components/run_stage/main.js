@@ -319,7 +319,7 @@ function drawStage(s, why) {
 }
 
 export default function (component) {
-  const { data, parentElement, setStateValue } = component;
+  const { data, parentElement, setStateValue } = opened(component);
   const s = instance(parentElement, buildStage);
   if (!data) return;
   const fresh = data.run !== s.run, words = JSON.stringify(data.text) !== s.words;

@@ -237,7 +237,7 @@ function reseed(lab, seed) {
 /* ---- data ---- */
 
 function update(lab, component) {
-  const { data } = component;
+  const { data } = opened(component);
   lab.send = component.setStateValue;
   lab.data = data; lab.text = data.text; lab.f = formats(data.lang);
   lab.names = new Map(data.names.map(([id, text, hex]) => [id, { text, hex }]));

@@ -333,7 +333,7 @@ function drawLanes(s, why) {
 }
 
 export default function (component) {
-  const { data, parentElement, setStateValue } = component;
+  const { data, parentElement, setStateValue } = opened(component);
   const s = instance(parentElement, buildLanes);
   if (!data) return;
   const words = JSON.stringify(data.text), fresh = data.stream.id !== s.id, set = nameOf(data.controls);

@@ -585,7 +585,7 @@ function setWords(s) {
 }
 
 export default function (component) {
-  const { data, parentElement, setStateValue } = component;
+  const { data, parentElement, setStateValue } = opened(component);
   const s = instance(parentElement, buildLab);
   if (!data) return;
   const fresh = !s.data, words = JSON.stringify([data.text, data.lang, data.n_merges]);

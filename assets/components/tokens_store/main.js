@@ -9,7 +9,7 @@
 const KEPT = 64; // entries: one table, and the rows of the tokens looked at last
 
 export default function (component) {
-  const { data } = component;
+  const { data } = opened(component);
   const store = (globalThis.otatTokens ??= new Map());
   const key = data?.meta?.key;
   if (!key) return;
