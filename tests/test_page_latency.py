@@ -48,7 +48,7 @@ def tables_of(app: AppTest) -> str:
 def said(app: AppTest) -> str:
     parts = [*app.markdown, *app.error, *app.warning]
     plain = [html.unescape(part.proto.body) for part in app.get("html") if "<table>" not in part.proto.body]
-    return "\n".join([*(part.value for part in parts), *plain]).replace("\\", "")
+    return "\n".join([*(part.value for part in parts), *plain]).replace("\\", "").replace("\u00a0", " ")
 
 
 # ---- the run and the card ----

@@ -30,7 +30,9 @@ def open_page(**query: str) -> AppTest:
 
 def said(app: AppTest) -> str:
     parts = [*app.markdown, *app.caption, *app.get("html")]
-    return "\n".join(str(getattr(part, "value", None) or part.proto.body) for part in parts)
+    return "\n".join(str(getattr(part, "value", None) or part.proto.body) for part in parts).replace(
+        "\u00a0", " "
+    )
 
 
 class FakeFrame:

@@ -75,6 +75,20 @@ def test_sizes_are_powers_of_1024(n_bytes: int, shown: str) -> None:
     assert text.size(n_bytes) == shown
 
 
+@pytest.mark.parametrize(
+    ("value", "shown"), [(0.0, "0"), (4.77e-05, "4.8 × 10⁻⁵"), (0.1, "1.0 × 10⁻¹"), (25.0, "2.5 × 10¹")]
+)
+def test_tiny_numbers(value: float, shown: str) -> None:
+    assert text.tiny(value) == shown
+
+
+def test_a_number_stays_with_its_unit() -> None:
+    """Only in sentences, and only before a unit: “2 steps” may break."""
+    filled = Text("en", "home").md("surprise.short", n_prompt=2, prefill="87 ms", step="3.2 ms")
+    assert "87\u00a0ms" in filled
+    assert "2 tokens" in filled
+
+
 def test_invisible_characters_are_shown() -> None:
     assert text.visible(" a\n\t") == "·a⏎⇥"
     assert text.visible("") == "∅"

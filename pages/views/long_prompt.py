@@ -86,7 +86,7 @@ def result(frame: Frame, rows: tuple[PromptEffect, ...], weight_bytes: int, is_o
     if times is not None and is_over:
         expected = expected_slowdown(rows, weight_bytes) or 1.0
         values: dict[str, Any] = {
-            "short": rows[0].n_prompt, "long": rows[-1].n_prompt,
+            "short": rows[0].n_prompt, "long": f"{rows[-1].n_prompt:,}",
             "prefill": f"{times[0]:.1f}", "token": f"{times[1]:.2f}", "expected": f"{expected:.2f}",
         }  # fmt: skip
         frame.surprise(frame.md("long.surprise", **values))
@@ -95,7 +95,7 @@ def result(frame: Frame, rows: tuple[PromptEffect, ...], weight_bytes: int, is_o
     head = [frame.t(f"long.{name}") for name in ("prompt", "prefill", "itl", "cache")]
     cells = [
         [
-            Cell(frame.t("long.tokens", n=f"{row.n_prompt:,}")),
+            Cell(frame.t("long.tokens", n=f"{row.n_prompt:,}"), css="nowrap"),
             Cell(seconds(row.prefill_s), bar=row.prefill_s / longest, css="first"),
             Cell(seconds(row.median_itl_s), bar=row.median_itl_s / slowest),
             Cell(size(row.kv_bytes)),

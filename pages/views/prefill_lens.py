@@ -14,7 +14,7 @@ from pages.views import settings as settings_module
 from pages.views.jobs import Task, panel
 from pages.views.names import names
 from pages.views.run_stage import doubt_bits, probabilities
-from pages.views.text import percent, visible
+from pages.views.text import percent, tiny, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -101,7 +101,7 @@ def _draw(frame: Frame, trace: Trace, results: tuple[Lens, ...]) -> None:
         st.warning(frame.t("lens.inexact", difference=f"{lens.last_difference:.2g}"), icon=":material/info:")
     frame.surprise(sentence(frame, trace, lens))
     st.html(lens_html(frame, trace, lens))
-    st.caption(frame.t("lens.check", difference=f"{lens.last_difference:.1e}"))
+    st.caption(frame.t("lens.check", difference=tiny(lens.last_difference)))
 
 
 def sentence(frame: Frame, trace: Trace, lens: Lens) -> str:

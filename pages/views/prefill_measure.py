@@ -12,7 +12,7 @@ from core.prefill import LengthTime, Race
 from pages.views import charts, prefill_wave
 from pages.views import settings as settings_module
 from pages.views.jobs import Task, panel
-from pages.views.text import percent, seconds
+from pages.views.text import percent, seconds, tiny
 
 if TYPE_CHECKING:
     from core.spec import ModelSpec
@@ -54,8 +54,8 @@ def _draw_race(frame: Frame, results: tuple[Race, ...], over: bool) -> None:
         [
             (frame.t("race.fig_together"), seconds(last.together_s), "measured"),
             (frame.t("race.fig_one_by_one", n=last.n_tokens), seconds(last.one_by_one_s), "measured"),
-            (frame.t("race.fig_ratio"), f"{last.ratio:.1f} ×", "measured"),
-            (frame.t("race.fig_difference"), f"{last.max_difference:.1e}", "measured"),
+            (frame.t("race.fig_ratio"), f"{last.ratio:.1f}×", "measured"),
+            (frame.t("race.fig_difference"), tiny(last.max_difference), "measured"),
         ]
     )
     same = "race.same" if last.same_choice else "race.close"
@@ -123,7 +123,7 @@ def _draw_cost(frame: Frame, spec: ModelSpec, results: tuple[LengthTime, ...], o
             ),
             (
                 frame.t("cost.fig_double", a=before.n_tokens, b=last.n_tokens),
-                f"{last.seconds / before.seconds:.2f} ×",
+                f"{last.seconds / before.seconds:.2f}×",
                 "measured",
             ),
         ]

@@ -18,6 +18,8 @@ from pathlib import Path
 TEXT = Path(__file__).resolve().parents[2] / "assets" / "text"
 LANGUAGES = ("en", "ja")
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>()#+\-.!|~$:^])")
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=%|(?:ms|s|B|[KMG]i?B)\b)")
+_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 @functools.lru_cache(maxsize=256)
@@ -74,7 +76,8 @@ class Text:
 
     def md(self, key: str, /, **values: object) -> str:
         """Like calling it, but the values are escaped, so that a prompt cannot turn into Markdown or a link."""
-        return self(key, **{name: escape_markdown(value) for name, value in values.items()})
+        filled = self(key, **{name: escape_markdown(value) for name, value in values.items()})
+        return _BEFORE_UNIT.sub("\u00a0", filled)  # a line must not begin with a unit
 
     def group(self, key: str) -> dict[str, str]:
         """A table of sentences as a flat dict, for the labels of a component (`data["text"]`)."""
@@ -103,6 +106,12 @@ def size(n_bytes: float) -> str:
 def percent(fraction: float, digits: int = 1) -> str:
     """`26.0 %`"""
     return f"{fraction * 100:.{digits}f} %"
+
+
+def tiny(value: float) -> str:
+    """A very small number for people: `4.8 × 10⁻⁵`, and `0` for none."""
+    digits, power = f"{value:.1e}".split("e")
+    return f"{digits} × 10{str(int(power)).translate(_SUPERSCRIPT)}" if value else "0"
 
 
 def visible(text: str) -> str:
