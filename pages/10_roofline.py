@@ -101,3 +101,4 @@ with frame.errors():
 with frame.errors():
     section(frame, "cards")
     roofline_parts.cards(frame)
+frame.next_page()

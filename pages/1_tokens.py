@@ -68,3 +68,4 @@ else:
         predict_language(frame)
     with right, frame.errors():
         things_to_try(frame)
+frame.next_page()

@@ -93,3 +93,4 @@ with frame.errors():
 with frame.errors():
     section(frame, "lens")
     prefill_lens.show(frame, frame.trace)
+frame.next_page()

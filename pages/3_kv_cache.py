@@ -110,3 +110,4 @@ with frame.errors():
     with right:
         frame.myth(frame.md("belief.text"))
         try_these(frame)
+frame.next_page()

