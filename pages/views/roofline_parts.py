@@ -27,7 +27,7 @@ def points_table(frame: Frame, limits: MachineLimits, points: tuple[PassPoint, .
     head = [frame.t(f"points.{name}") for name in ("pass", "time", "tokens", "intensity", "mbu", "mfu")]
     rows = [
         [
-            Cell(frame.t(f"points.{p.kind}", n=p.n_tokens, batch=p.n_sequences)),
+            Cell(frame.t(f"points.{p.kind}", n=p.n_tokens, batch=p.n_sequences), css="nowrap"),
             Cell(seconds(p.seconds)),
             Cell(f"{p.tokens_per_s:,.0f}"),
             Cell(f"{p.intensity:.2f}"),
@@ -127,7 +127,7 @@ def cards(frame: Frame) -> None:
             Cell(f"{n}"),
             Cell(seconds(pass_cost(spec, 1, PROMPT_TOKENS).bytes / n / read)),
             Cell(seconds(t), bar=t / max(times.values())),
-            Cell(f"{alone / t:.2f} ×"),
+            Cell(f"{alone / t:.2f}×"),
         ]
         for n, t in times.items()
     ]

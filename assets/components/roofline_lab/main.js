@@ -94,7 +94,7 @@ function drawPlot(s, device, here, decode, prefill) {
   const { ctx, w, h: tall } = fitCanvas(s.canvas), c = (s.colours ||= palette(s.root)), unit = rem(), f = s.f;
   if (!w) return;
   const left = 3.75 * unit, right = w - 0.5 * unit, top = 1 * unit, base = tall - 2.75 * unit;
-  const xs = [0.1, 3000], roof = (x) => Math.min(device.flops, x * device.read), high = device.flops * 3, low = Math.min(roof(0.1), ...(here ? s.data.points.map((p) => p.flops / p.seconds) : [])) * 0.6;
+  const xs = [0.1, 3000], roof = (x) => Math.min(device.flops, x * device.read), high = device.flops * 5, low = Math.min(roof(0.1), ...(here ? s.data.points.map((p) => p.flops / p.seconds) : [])) * 0.6;
   const sx = (x) => left + ((Math.log(x) - Math.log(xs[0])) / (Math.log(xs[1]) - Math.log(xs[0]))) * (right - left);
   const sy = (y) => base - ((Math.log(y) - Math.log(low)) / (Math.log(high) - Math.log(low))) * (base - top);
   ctx.font = `${0.75 * unit}px ${c.sans}`;
@@ -115,20 +115,20 @@ function drawPlot(s, device, here, decode, prefill) {
   ctx.strokeStyle = c.ink; ctx.lineWidth = 2.5; ctx.beginPath(); ctx.moveTo(sx(xs[0]), sy(roof(xs[0]))); ctx.lineTo(sx(ridge), sy(device.flops)); ctx.lineTo(right, sy(device.flops)); ctx.stroke();
   ctx.fillStyle = c.ink;
   const summit = t(s.text.ridge, { n: f.number(ridge, 1) });
-  ctx.fillText(summit, Math.max(left, Math.min(right - ctx.measureText(summit).width, sx(ridge) - ctx.measureText(summit).width / 2)), sy(device.flops) - 0.5 * unit);
+  ctx.fillText(summit, Math.max(left, Math.min(right - ctx.measureText(summit).width, sx(ridge))), sy(device.flops) - 0.75 * unit);
   s.marks = [];
   const mark = (x, y, colour, shape, label, words) => {
     const px = Math.max(left, Math.min(right, sx(x))), py = Math.max(top, Math.min(base, sy(y))), r = 0.34 * unit;
     ctx.fillStyle = colour; ctx.strokeStyle = c.card; ctx.lineWidth = 1.5; ctx.beginPath();
     if (shape === "square") ctx.rect(px - r, py - r, 2 * r, 2 * r); else if (shape === "diamond") { ctx.moveTo(px, py - 1.6 * r); ctx.lineTo(px + 1.6 * r, py); ctx.lineTo(px, py + 1.6 * r); ctx.lineTo(px - 1.6 * r, py); ctx.closePath(); } else ctx.arc(px, py, r, 0, 7);
     ctx.fill(); ctx.stroke();
-    if (words) { ctx.fillStyle = c.ink; ctx.fillText(words, px + 0.625 * unit > right - unit ? px - 1.5 * unit : px + 0.5 * unit, py + 1.125 * unit); }
-    s.marks.push({ x: px, y: py, label });
+    s.marks.push({ x: px, y: py, label, words });
   };
   if (here) for (const p of s.data.points) {
     const words = p.kind === "decode" ? `${s.text.decode} × ${p.n_sequences}` : `${s.text.prefill} ${p.n_tokens}`;
     mark(p.flops / p.bytes, p.flops / p.seconds, p.kind === "decode" ? c.decode : c.prefill, p.kind === "decode" ? "circle" : "square", `${words}: ${f.ms(p.seconds * 1000)}, ${rate(s, p.flops / p.seconds)}`, String(p.kind === "decode" ? p.n_sequences : p.n_tokens));
   }
+  nameMarks(ctx, c, s.marks, right, unit);
   for (const [pass, name] of [[prefill, "computed_prefill"], [decode, "computed_decode"]]) {
     const y = pass.flops / secondsOf(pass, device), colour = name === "computed_decode" ? c.new : c.cache;
     if (pass === prefill && s.controls.context < 1) continue;
@@ -136,6 +136,22 @@ function drawPlot(s, device, here, decode, prefill) {
     mark(pass.intensity, y, colour, "diamond", `${s.text[name]}: ${f.ms(secondsOf(pass, device) * 1000)}, ${rate(s, y)}`);
   }
   s.canvas.setAttribute("aria-label", `${s.text.aria} ${device.name}. ${s.sentence.textContent}`);
+}
+
+/** Short names of the measured passes: below to the right of the mark, else beside it. Where no place is free the tip has it. */
+function nameMarks(ctx, c, marks, right, unit) {
+  const taken = marks.map((m) => [m.x - 0.375 * unit, m.y - 0.375 * unit, m.x + 0.375 * unit, m.y + 0.375 * unit]);
+  ctx.fillStyle = c.ink;
+  for (const { x, y, words } of marks) {
+    const wide = ctx.measureText(words).width;
+    for (const [left, base] of [[x + 0.5 * unit, y + 1.125 * unit], [x + 0.625 * unit, y + 0.25 * unit], [x - 0.5 * unit - wide, y - 0.5 * unit]]) {
+      const box = [left, base - 0.625 * unit, left + wide, base];
+      if (box[2] > right || taken.some((b) => box[0] < b[2] && b[0] < box[2] && box[1] < b[3] && b[1] < box[3])) continue;
+      ctx.fillText(words, left, base);
+      taken.push(box);
+      break;
+    }
+  }
 }
 
 export default function (component) {
