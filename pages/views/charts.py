@@ -34,6 +34,9 @@ MARKER = {
     "out": "cross",
 }
 
+# The fonts of .streamlit/config.toml.
+FONT = "Inter, 'Noto Sans', 'Noto Sans JP', 'Noto Sans CJK JP', 'Hiragino Sans', 'Yu Gothic UI', system-ui, sans-serif"
+
 CONFIG = {
     "displaylogo": False,
     "displayModeBar": False,
@@ -55,6 +58,7 @@ def figure(dark: bool = False, *, x: str = "", y: str = "", height: int = 340, *
         "linecolor": tone["line"],
         "zerolinecolor": tone["line"],
         "automargin": True,
+        "separatethousands": True,
     }
     chart = go.Figure()
     chart.update_layout(
@@ -63,7 +67,7 @@ def figure(dark: bool = False, *, x: str = "", y: str = "", height: int = 340, *
         margin={"l": 8, "r": 8, "t": 28, "b": 8},
         paper_bgcolor="rgba(0,0,0,0)",
         plot_bgcolor="rgba(0,0,0,0)",
-        font={"color": tone["ink"], "size": 14},
+        font={"color": tone["ink"], "size": 14, "family": FONT},
         hoverlabel={"bgcolor": tone["card"], "font": {"color": tone["ink"]}, "bordercolor": tone["line"]},
         legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "font": {"color": tone["ink"]}},
         xaxis={"title": {"text": x, "standoff": 6}, **axis},

@@ -180,7 +180,7 @@ def _words_of(frame: Frame, row: Definition) -> list[Cell]:
     return [
         Cell(row.figure, note=row.tool, href=row.source),
         Cell(frame.t(f"tools.formula_of.{row.function}"), css="mono"),
-        Cell(counts[0], note=f"{counts[1]}, {clock}"),
+        Cell(counts[0], note=f"{counts[1]} · {clock}"),
     ]
 
 

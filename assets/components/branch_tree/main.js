@@ -144,7 +144,7 @@ function drawWires(view) {
   view.wires.style.height = height + "px";
   view.wires.replaceChildren(...lines.map(([x, parent, node]) => {
     const from = parent.offsetTop + parent.offsetHeight - 3, to = node.offsetTop + node.offsetHeight / 2;
-    return svg("path", { d: `M${x} ${from} V${to - 6} q0 6 6 6 H${x + rem(0.8)}`, fill: "none", stroke: c.new, "stroke-width": 2, "stroke-dasharray": "4 3" });
+    return svg("path", { d: `M${x} ${from} V${to - 6} q0 6 6 6 H${x + rem(0.6)}`, fill: "none", stroke: c.new, "stroke-width": 2, "stroke-dasharray": "4 3" });
   }));
 }
 

@@ -19,7 +19,7 @@
  */
 
 const MANY = 6000; // cells
-const GUTTER = 2.25, FOOT = 1.5, LABELS = 4.75; // rem around the grid: layer names, phase bar, token names
+const GUTTER = 2.25, FOOT = 1.5, LABELS = 6.25; // rem around the grid: layer names, phase bar, token names
 
 /** P1, P2, … for the prompt; A, B, … Z, AA, AB, … for what was chosen. */
 function positionName(m, j) {
@@ -164,6 +164,7 @@ function drawGrid(s) {
   const limit = moving ? moving.after : cached, settled = g.n * m.n_layers > MANY ? drawPicture(s, ctx, c, g, cached) : 0;
   drawCells(s, ctx, c, g, settled, limit, (l, j) => written(s, l, j, cached, moving, now));
   ctx.globalAlpha = 1;
+  ctx.fillStyle = c.soft; ctx.fillRect(g.left + limit * g.cw, g.top, (g.n - limit) * g.cw, g.bottom - g.top); // room for what is still to come
   drawFrame(s, ctx, c, g, cached, limit);
   drawMarks(s, ctx, c, g, cached, moving);
 }

@@ -231,7 +231,7 @@ function drawFormulas(s) {
   const word = (name) => (s.data.unit === "message" && s.text["wm_" + name]) || s.text["w_" + name];
   s.formulas.replaceChildren(...rowsOf(s, g).map(([name, filled, result, kind, value, part]) => h("div", { class: "formula" + (part ? " part" : ""), dataset: { name, value: value ?? "" } },
     h("dt", {}, s.text["f_" + name], part ? null : h("small", {}, word(name))),
-    h("dd", { class: "filled" }, ...(part ? [h("span", {}, word(name) || ""), filled && value !== null ? h("i", {}, " " + filled) : ""] : [value === null || value === undefined ? h("span", {}, s.text.none) : h("i", {}, filled)])),
+    h("dd", { class: "filled" }, ...(part ? [h("span", {}, word(name) || ""), filled && value !== null ? h("i", {}, " = " + filled) : ""] : [value === null || value === undefined ? h("span", {}, s.text.none) : h("i", {}, filled)])),
     h("dd", { class: "result" }, result, h("em", { class: "kind" }, s.text[kind])))));
 }
 

@@ -22,7 +22,9 @@ function buildRace(root) {
   const lane = (name) => {
     const box = root.querySelector(".lane." + name), figs = ["time", "computed", "dots"].map(() => ({ b: h("b", {}), label: h("span", {}) }));
     box.querySelector(".figs").append(...figs.map((f) => h("div", { class: "fig" }, f.b, f.label)));
-    return { name, title: box.querySelector("h2"), done: box.querySelector(".done"), strip: box.querySelector(".chips"), figs, shown: -1 };
+    const strip = box.querySelector(".chips");
+    strip.onscroll = () => strip.classList.toggle("cut", strip.scrollLeft > 1);
+    return { name, title: box.querySelector("h2"), done: box.querySelector(".done"), strip, figs, shown: -1 };
   };
   const s = { root, lanes: LANES.map(lane), canvas: root.querySelector("canvas"), colours: null };
   s.player = new Player({ onChange: (p, why) => { if (s.events) drawRace(s, why); } });
