@@ -76,7 +76,7 @@ def test_sizes_are_powers_of_1024(n_bytes: int, shown: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "shown"), [(0.0, "0"), (4.77e-05, "4.8 × 10⁻⁵"), (0.1, "1.0 × 10⁻¹"), (25.0, "2.5 × 10¹")]
+    ("value", "shown"), [(0.0, "0"), (4.77e-05, "4.8×10⁻⁵"), (0.1, "1.0×10⁻¹"), (25.0, "2.5×10¹")]
 )
 def test_tiny_numbers(value: float, shown: str) -> None:
     assert text.tiny(value) == shown

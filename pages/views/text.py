@@ -109,9 +109,9 @@ def percent(fraction: float, digits: int = 1) -> str:
 
 
 def tiny(value: float) -> str:
-    """A very small number for people: `4.8 × 10⁻⁵`, and `0` for none."""
+    """A very small number for people: `4.8×10⁻⁵`, and `0` for none."""
     digits, power = f"{value:.1e}".split("e")
-    return f"{digits} × 10{str(int(power)).translate(_SUPERSCRIPT)}" if value else "0"
+    return f"{digits}×10{str(int(power)).translate(_SUPERSCRIPT)}" if value else "0"
 
 
 def visible(text: str) -> str:

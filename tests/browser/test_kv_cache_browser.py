@@ -45,7 +45,7 @@ def cell_point(page: Page, trace: Trace, layer: int, position: int) -> tuple[flo
     assert box
     left, n = 2.25 * 16, len(trace.tokens)
     width = (box["width"] - left) / n
-    top, bottom = (4.75 * 16 if width >= 10 else 8), box["height"] - 1.5 * 16
+    top, bottom = (6.25 * 16 if width >= 10 else 8), box["height"] - 1.5 * 16
     height = (bottom - top) / trace.spec.n_layers
     return left + (position + 0.5) * min(width, 56), bottom - (layer + 0.5) * height
 

@@ -88,6 +88,7 @@ function buildStage(root) {
   s.say = announcer(root);
   s.tip = tooltip(root);
   s.live.onclick = () => { s.player.go(s.player.count); s.player.following = true; };
+  s.strip.onscroll = () => s.strip.classList.toggle("cut", s.strip.scrollTop > 4);
   bindKeys(root, s.player);
   bindTimeline(s);
   watch(root, () => { s.colours = null; if (s.data) drawStage(s, "data"); });
