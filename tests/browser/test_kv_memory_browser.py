@@ -368,6 +368,49 @@ def test_the_table_and_the_charts_can_be_saved(calculator: Callable[..., Page]) 
     assert Path(download.value.path()).read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 
+def pixels(page: Page) -> list[str]:
+    return list(page.locator("canvas").evaluate_all("(all) => all.map((canvas) => canvas.toDataURL())"))
+
+
+def saved_charts(page: Page) -> bytes:
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save the charts (PNG)").click()
+    return Path(download.value.path()).read_bytes()
+
+
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "gemma-3-12b"])
+def test_a_picture_that_nobody_saw_change_is_right_when_seen_or_saved(
+    calculator: Callable[..., Page], model: str
+) -> None:
+    """Canvases out of view are not drawn while a slider moves."""
+    page = calculator(mem_model=model, height=500)
+    page.locator("#kv-users").focus()
+    for _ in range(5):
+        page.keyboard.press("ArrowRight")
+    page.wait_for_url("**mem_users=6*")
+    fresh = calculator(mem_model=model, mem_users=6, height=500)
+    assert pixels(page) != pixels(fresh)
+    for canvas in page.locator("canvas").all():
+        canvas.scroll_into_view_if_needed()
+        frame_drawn(page)  # the browser tells that it is in view after the frame that shows it
+        frame_drawn(page)
+    assert pixels(page) == pixels(fresh)
+    page.locator("#kv-users").focus()
+    frame_drawn(page)
+    page.keyboard.press("ArrowRight")
+    page.wait_for_url("**mem_users=7*")
+    assert saved_charts(page) == saved_charts(calculator(mem_model=model, mem_users=7, height=500))
+
+
+def test_a_button_keeps_the_focus_when_its_figures_change(calculator: Callable[..., Page]) -> None:
+    page = calculator(mem_model="gemma-2b")
+    button = page.locator(".step").nth(1)
+    button.focus()
+    page.keyboard.press("Enter")
+    expect(button).to_have_attribute("aria-pressed", "true")
+    expect(button).to_be_focused()
+
+
 def test_a_cell_of_the_map_sets_both_settings(calculator: Callable[..., Page]) -> None:
     page = calculator()
     canvas = page.locator("canvas.map")

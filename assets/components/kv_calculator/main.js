@@ -119,6 +119,7 @@ const EXAMPLE = "llama-3.1-8b";
 class Calculator {
   constructor(root) {
     this.root = root; this.s = null; this.adopted = ""; this.sent = ""; this.echoes = new Set();
+    this.unseen = new Set(); this.waiting = new Map(); // canvases out of view, and how to draw each canvas that is out of date
     this.redraw = once(() => this.draw());
     this.say = announcer(root);
   }
@@ -186,7 +187,7 @@ class Calculator {
   build() {
     const T = this.T;
     this.stop?.();
-    this.controls = {};
+    this.controls = {}; this.looks = null; this.unseen.clear(); this.waiting.clear();
     const chooser = h("select", { class: "model", "aria-label": T.model, onchange: () => this.set({ model: chooser.value, cross: this.crossOf(chooser.value) }) });
     const group = (label, ids) => h("optgroup", { label }, this.data.models.filter((m) => ids(m.id)).map((m) => h("option", { value: m.id }, m.id === "running" ? t(T.running, { name: m.name }) : m.name)));
     chooser.append(group(T.published, (id) => !["running", "custom"].includes(id)), group(T.own, (id) => ["running", "custom"].includes(id)));
@@ -209,7 +210,13 @@ class Calculator {
     this.root.append(h("i", { hidden: true }));
     this.say = announcer(this.root);
     this.tip = tooltip(this.mapBox);
-    this.stop = watch(this.root, () => this.redraw());
+    const views = new IntersectionObserver((entries) => {
+      for (const { target, isIntersecting } of entries) isIntersecting ? this.unseen.delete(target) : this.unseen.add(target);
+      this.paint();
+    }, { rootMargin: "25%", scrollMargin: "25%" }); // a little before they come into view
+    for (const canvas of [this.map, this.growth, this.layers]) views.observe(canvas);
+    const unwatch = watch(this.root, () => { this.looks = null; this.redraw(); });
+    this.stop = () => { views.disconnect(); unwatch(); };
   }
   crossOf(id) { return this.data.models.find((m) => m.id === id)?.n_cross_tokens || 0; }
 
@@ -240,7 +247,7 @@ class Calculator {
         if (typed) { if (this.root.getRootNode().activeElement !== out) out.value = this.f.int(now); } else out.textContent = show(now);
         tell();
       },
-      live: () => { if (!typed) out.textContent = show(get()); else if (this.root.getRootNode().activeElement !== out) out.value = this.f.int(get()); },
+      live: () => { if (!typed) renew(out, show(get())); else if (this.root.getRootNode().activeElement !== out) out.value = this.f.int(get()); },
     };
     return [h("div", { class: "ctl" + (typed ? " wide" : "") }, h("label", { for: id }, label), input, out), ask];
   }
@@ -368,7 +375,7 @@ class Calculator {
     this.groups = grouped(this.model);
     for (const control of Object.values(this.controls)) control.live?.();
     let now;
-    try { now = this.bytes("ideal"); this.message.textContent = ""; this.root.classList.remove("stale"); } catch (error) {
+    try { now = this.bytes("ideal"); renew(this.message, ""); this.root.classList.remove("stale"); } catch (error) {
       if (!(error instanceof KvError)) throw error;
       this.message.textContent = t(this.T[error.code], { n: this.f.int(error.values.n || 0), ranks: this.s.tp });
       this.root.classList.add("stale");
@@ -377,12 +384,13 @@ class Calculator {
     this.now = now;
     this.drawSource(); this.drawFormula(now); this.drawFigures(now); this.drawExamples(); this.drawFit(now); this.drawMap();
     this.drawGrowth(now); this.drawLayers(); this.drawEngines(); this.drawVariants(); this.drawPrecisions();
+    this.paint(); // last: to draw, a canvas needs the page laid out, and every change of the page after that would cost another layout
   }
   drawSource() {
     const m = this.model, T = this.T, counts = KINDS.map((kind) => [kind, m.order.filter((i) => m.layers[i].kind === kind).length]).filter(([, n]) => n);
     const kinds = counts.map(([kind, n]) => t(T[`count_${kind}`], { n: this.f.int(n) })).join(" · ");
     const source = m.source ? t(T.source, { source: m.source }) : m.id === "running" ? T.source_running : m.id === "custom" ? T.source_custom : T.source_manual;
-    this.note.textContent = `${source} ${kinds}`;
+    renew(this.note, `${source} ${kinds}`);
   }
   term(value, label, last = false) { return h("span", { class: "term" + (last ? " result" : "") }, h("b", {}, value), h("small", {}, label)); }
   drawFormula(now) {
@@ -407,7 +415,7 @@ class Calculator {
     }
     const line = ([terms, sum]) => h("div", { class: "line" }, terms.map((term, i) => (i ? h("span", { class: "pair" }, times(), term) : term)), h("span", { class: "pair" }, h("span", { class: "op" }, "="), this.term(this.size(sum), rows.length > 1 ? T.f_part : T.f_total, true)));
     const total = rows.length > 1 ? [h("div", { class: "line sum" }, h("span", { class: "op" }, "Σ"), this.term(this.size(now.total), T.f_total, true))] : [];
-    this.formula.replaceChildren(...rows.map(line), ...total);
+    renew(this.formula, rows.map(line), total);
   }
   slope() {
     const longest = Math.max(0, ...this.groups.map(([layer]) => (layer.kind === "window" ? layer.window : 0))), step = 576n;
@@ -420,7 +428,7 @@ class Calculator {
     const items = [[this.both(now.total), this.s.tp > 1 ? this.T.fig_total_rank : this.T.fig_total], [this.size(Math.round(slope)), this.T.fig_slope]];
     if (constant) items.push([this.both(constant), this.T.fig_constant]);
     else items.push([this.size(Number(now.total) / this.s.users), this.T.fig_each]);
-    this.figures.replaceChildren(...items.map(([value, label]) => this.figure(value, label)));
+    renew(this.figures, items.map(([value, label]) => this.figure(value, label)));
     this.first = first;
   }
   drawExamples() {
@@ -435,27 +443,41 @@ class Calculator {
     const rows = steps.map(([tokens, users, label]) => h("button", { class: "step", type: "button", onclick: jump(tokens, users), "aria-pressed": String(this.s.model === EXAMPLE && this.s.tokens === tokens && this.s.users === users) }, h("b", {}, users > 1 && !open ? "?" : this.both(bytes(tokens, users))), h("span", {}, label)));
     const more = Number(bytes(4096, 1, all)) / Number(bytes(4096, 1));
     rows.push(h("button", { class: "step", type: "button", onclick: () => this.set({ model: "manual", shape: [m.order.length, m.n_heads, m.n_heads, m.layers[0].k / m.layers[0].heads].join("-"), window: 0, pattern: 0, mla: "", tokens: 4096, users: 1 }) }, h("b", {}, this.both(bytes(4096, 1, all))), h("span", {}, t(T.ex_heads, { heads: m.n_heads, kv: m.layers[0].heads, times: f.int(more) }))));
-    this.examples.replaceChildren(...rows);
+    renew(this.examples, rows);
   }
   drawFit(now) {
     const T = this.T, f = this.f, memory = this.memory, weights = this.weights(), over = Math.round(this.s.over * GIB), free = this.free, known = this.parameters > 0;
     const cache = Number(now.total), full = Math.max(memory, weights + over + cache);
     const part = (css, bytes, label) => (bytes > 0 ? h("span", { class: "part " + css, style: { flexGrow: String(bytes / full * 1000) }, title: `${label} ${this.size(bytes)}` }, h("i", {}, bytes / full > 0.12 ? label : "")) : null);
-    this.budget.replaceChildren(...[part("weights", weights, T.part_weights), part("over", over, T.part_over), part("cache", cache, T.part_cache), part("free", Math.max(0, memory - weights - over - cache), T.part_free)].filter(Boolean));
-    const line = h("s", { style: { left: `${(memory / full) * 100}%` } });
-    if (full > memory) this.budget.append(line);
+    const line = full > memory ? h("s", { style: { left: `${(memory / full) * 100}%` } }) : null;
+    renew(this.budget, [part("weights", weights, T.part_weights), part("over", over, T.part_over), part("cache", cache, T.part_cache), part("free", Math.max(0, memory - weights - over - cache), T.part_free), line]);
     const fits = known && cache <= free;
     this.budget.setAttribute("aria-label", t(T.budget_aria, { weights: this.size(weights), over: this.size(over), cache: this.size(cache), memory: this.size(memory) }));
     this.budget.classList.toggle("too-big", known && !fits);
     const budget = BigInt(free), n = known ? maxTokens(this.groups, budget, this.s, this.data.dtypes, "ideal") : 0n, u = known ? maxUsers(this.groups, budget, this.s, this.data.dtypes, "ideal") : 0n;
     const count = (x) => (!known ? "?" : x === null ? T.no_end : f.int(Number(x)));
-    this.fitFigures.replaceChildren(this.figure(known ? this.both(weights) : "?", this.s.tp > 1 ? T.fig_weights_rank : T.fig_weights), this.figure(this.size(free), T.fig_free),
+    renew(this.fitFigures, this.figure(known ? this.both(weights) : "?", this.s.tp > 1 ? T.fig_weights_rank : T.fig_weights), this.figure(this.size(free), T.fig_free),
       this.figure(count(n), t(T.fig_longest, { users: f.int(this.s.users) })), this.figure(count(u), t(T.fig_most, { tokens: f.int(this.s.tokens) })));
     const device = this.device, verdict = !known ? T.params_missing : fits ? T.verdict_fits : t(T.verdict_over, { n: this.size(weights + over + cache - memory) });
-    this.fitNote.textContent = `${verdict} ${t(T.card_source, { source: device.source })}`;
+    renew(this.fitNote, `${verdict} ${t(T.card_source, { source: device.source })}`);
   }
 
   /* -- canvases ------------------------------------------------------------------------------------------------- */
+
+  /** Colours and patterns, kept until size or theme change: the browser computes styles anew for each colour that is asked for. */
+  get look() {
+    if (this.looks) return this.looks;
+    const c = palette(this.root), ctx = this.map.getContext("2d");
+    return (this.looks = { c, out: hatch(ctx, c["decode-soft"], { gap: 6, paper: c.decode }), window: hatch(ctx, c.cache, { paper: c.card }) });
+  }
+  /** Draws what waits for canvases that can be seen; the others' turn comes when they come into view. */
+  paint() {
+    for (const [canvas, draw] of this.waiting) {
+      if (this.unseen.has(canvas)) continue;
+      this.waiting.delete(canvas);
+      draw({ ...fitCanvas(canvas), ...this.look, unit: rem() });
+    }
+  }
 
   /** Axis numbers of bytes: short, in powers of 1024. */
   axis(max, width, gap) { const unit = max < 1024 ? 0 : Math.min(4, Math.floor(Math.log2(max) / 10)), power = 1024 ** unit; return axisTicks(max / power, width, gap).map((x) => [x * power, `${this.f.int(x) === this.f.number(x, 0) && Number.isInteger(x) ? this.f.int(x) : this.f.number(x, x < 1 ? 2 : 1)} ${["B", "KiB", "MiB", "GiB", "TiB"][unit]}`]); }
@@ -463,44 +485,50 @@ class Calculator {
   tokensShort(n) { return n >= 1024 && n % 1024 === 0 ? (n % 1048576 === 0 ? `${n / 1048576}Mi` : `${n / 1024}Ki`) : this.f.int(n); }
 
   drawGrowth(now) {
-    const { ctx, w, h: high } = fitCanvas(this.growth), c = palette(this.root), px = rem(0.75), left = rem(4.4), bottom = rem(2.6), right = rem(0.75), top = rem(0.75);
-    const max = Math.max(this.s.tokens * 1.25, Math.min(this.model.max_context || 0, this.s.tokens * 8), 64), points = 64;
-    const line = (engine) => Array.from({ length: points + 1 }, (_, i) => { const n = Math.round((max * i) / points); return [n, Number(kvBytes(this.groups, this.s, this.data.dtypes, engine, BigInt(n)).total)]; });
+    const T = this.T, f = this.f, { tokens } = this.s, points = 64, max = Math.max(tokens * 1.25, Math.min(this.model.max_context || 0, tokens * 8), 64);
+    const bytes = (engine, n) => Number(kvBytes(this.groups, this.s, this.data.dtypes, engine, BigInt(n)).total);
+    const line = (engine) => Array.from({ length: points + 1 }, (_, i) => { const n = Math.round((max * i) / points); return [n, bytes(engine, n)]; });
     // The bends lie at the windows: a curve through even steps would cut their corners.
-    const exact = (engine, data) => [...data, ...this.groups.filter(([l]) => l.kind === "window" && l.window < max).map(([l]) => [l.window, Number(kvBytes(this.groups, this.s, this.data.dtypes, engine, BigInt(l.window)).total)])].sort((a, b) => a[0] - b[0]);
-    const ideal = exact("ideal", line("ideal")), bound = line("no_window"), peak = Math.max(1, bound.at(-1)[1], ideal.at(-1)[1]);
-    const X = (n) => left + (n / max) * (w - left - right), Y = (b) => high - bottom - (b / (peak * 1.05)) * (high - bottom - top);
-    ctx.font = `${px}px ${c.sans}`; ctx.lineWidth = 1; ctx.textBaseline = "middle";
-    for (const [value, label] of this.axis(peak * 1.05, high - bottom - top, rem(2.6))) { ctx.strokeStyle = c.line; ctx.beginPath(); ctx.moveTo(left, Y(value)); ctx.lineTo(w - right, Y(value)); ctx.stroke(); ctx.fillStyle = c.muted; ctx.textAlign = "right"; ctx.fillText(label, left - rem(0.4), Y(value)); }
-    ctx.textBaseline = "top"; ctx.textAlign = "center";
-    for (const n of axisTicks(max, w - left - right, rem(5.5))) { ctx.fillStyle = c.muted; ctx.fillText(this.f.int(n), Math.min(X(n), w - rem(2)), high - bottom + rem(0.35)); }
-    ctx.textAlign = "right"; ctx.fillText(this.T.growth_x, w - right, high - rem(1.05));
-    ctx.beginPath(); ideal.forEach(([n, b], i) => (i ? ctx.lineTo(X(n), Y(b)) : ctx.moveTo(X(n), Y(b)))); ctx.lineTo(X(max), Y(0)); ctx.lineTo(X(0), Y(0)); ctx.closePath(); ctx.fillStyle = c["cache-soft"]; ctx.fill();
-    const stroke = (data, colour, dash, width) => { ctx.save(); ctx.strokeStyle = colour; ctx.setLineDash(dash); ctx.lineWidth = width; ctx.beginPath(); data.forEach(([n, b], i) => (i ? ctx.lineTo(X(n), Y(b)) : ctx.moveTo(X(n), Y(b)))); ctx.stroke(); ctx.restore(); };
-    stroke(bound, c.wait, [6, 4], 2); stroke(ideal, c.cache, [], 3);
-    const free = this.free;
-    if (this.parameters && free < peak * 1.05) stroke([[0, free], [max, free]], c.new, [2, 3], 2);
-    ctx.beginPath(); ctx.arc(X(this.s.tokens), Y(Number(now.total)), rem(0.35), 0, 7); ctx.fillStyle = c.card; ctx.fill(); ctx.strokeStyle = c.ink; ctx.lineWidth = 2; ctx.stroke();
-    const { slope, constant, longest } = this.slope(), T = this.T, per = this.size(Math.round(slope * this.s.users)), size = this.size(constant * BigInt(this.s.users));
-    this.growthWords.textContent = longest ? t(slope ? T.growth_words_window : T.growth_words_only_window, { per, constant: size, window: this.f.int(longest) }) : constant ? t(T.growth_words_state, { per, constant: size }) : t(T.growth_words, { per });
-    this.growth.setAttribute("aria-label", `${this.T.growth_title}. ${this.growthWords.textContent}`);
+    const bends = this.groups.filter(([l]) => l.kind === "window" && l.window < max).map(([l]) => [l.window, bytes("ideal", l.window)]);
+    const ideal = [...line("ideal"), ...bends].sort((a, b) => a[0] - b[0]), bound = line("no_window"), peak = 1.05 * Math.max(1, bound.at(-1)[1], ideal.at(-1)[1]);
+    const free = this.parameters ? this.free : Infinity, total = Number(now.total);
+    this.waiting.set(this.growth, ({ ctx, w, h: high, c, unit }) => {
+      const left = 4.4 * unit, bottom = 2.6 * unit, right = 0.75 * unit, top = 0.75 * unit;
+      const X = (n) => left + (n / max) * (w - left - right), Y = (b) => high - bottom - (b / peak) * (high - bottom - top);
+      const trace = (data) => data.forEach(([n, b], i) => (i ? ctx.lineTo(X(n), Y(b)) : ctx.moveTo(X(n), Y(b))));
+      ctx.font = `${0.75 * unit}px ${c.sans}`; ctx.lineWidth = 1; ctx.textBaseline = "middle"; ctx.strokeStyle = c.line; ctx.fillStyle = c.muted; ctx.textAlign = "right";
+      for (const [value, label] of this.axis(peak, high - bottom - top, 2.6 * unit)) { ctx.beginPath(); ctx.moveTo(left, Y(value)); ctx.lineTo(w - right, Y(value)); ctx.stroke(); ctx.fillText(label, left - 0.4 * unit, Y(value)); }
+      ctx.textBaseline = "top"; ctx.textAlign = "center";
+      for (const n of axisTicks(max, w - left - right, 5.5 * unit)) ctx.fillText(f.int(n), Math.min(X(n), w - 2 * unit), high - bottom + 0.35 * unit);
+      ctx.textAlign = "right"; ctx.fillText(T.growth_x, w - right, high - 1.05 * unit);
+      ctx.beginPath(); trace(ideal); ctx.lineTo(X(max), Y(0)); ctx.lineTo(X(0), Y(0)); ctx.closePath(); ctx.fillStyle = c["cache-soft"]; ctx.fill();
+      const stroke = (data, colour, dash, width) => { ctx.save(); ctx.strokeStyle = colour; ctx.setLineDash(dash); ctx.lineWidth = width; ctx.beginPath(); trace(data); ctx.stroke(); ctx.restore(); };
+      stroke(bound, c.wait, [6, 4], 2); stroke(ideal, c.cache, [], 3);
+      if (free < peak) stroke([[0, free], [max, free]], c.new, [2, 3], 2);
+      ctx.beginPath(); ctx.arc(X(tokens), Y(total), 0.35 * unit, 0, 7); ctx.fillStyle = c.card; ctx.fill(); ctx.strokeStyle = c.ink; ctx.lineWidth = 2; ctx.stroke();
+    });
+    const { slope, constant, longest } = this.slope(), per = this.size(Math.round(slope * this.s.users)), size = this.size(constant * BigInt(this.s.users));
+    renew(this.growthWords, longest ? t(slope ? T.growth_words_window : T.growth_words_only_window, { per, constant: size, window: f.int(longest) }) : constant ? t(T.growth_words_state, { per, constant: size }) : t(T.growth_words, { per }));
+    this.growth.setAttribute("aria-label", `${T.growth_title}. ${this.growthWords.textContent}`);
   }
   drawLayers() {
-    const { ctx, w, h: high } = fitCanvas(this.layers), c = palette(this.root), m = this.model, T = this.T, px = rem(0.75), left = rem(4.4), bottom = rem(1.4), top = rem(0.5);
-    const each = m.layers.map((layer) => Number(this.bytes("ideal", {}, [[layer, 1]]).total)), peak = Math.max(1, ...m.order.map((i) => each[i])), n = m.order.length;
-    const step = (w - left - rem(0.5)) / n, gap = step > 4 ? 1 : 0, fills = { full: c.cache, window: hatch(ctx, c.cache, { paper: c.card }), state: c.wait, cross: c.prefill, none: c.line };
-    ctx.font = `${px}px ${c.sans}`; ctx.textBaseline = "middle"; ctx.textAlign = "right";
-    const Y = (b) => high - bottom - (b / peak) * (high - bottom - top);
-    for (const [value, label] of this.axis(peak, high - bottom - top, rem(2.4))) { ctx.strokeStyle = c.line; ctx.beginPath(); ctx.moveTo(left, Y(value)); ctx.lineTo(w, Y(value)); ctx.stroke(); ctx.fillStyle = c.muted; ctx.fillText(label, left - rem(0.4), Math.max(px / 2, Y(value))); }
-    m.order.forEach((index, i) => {
-      const layer = m.layers[index], x = left + i * step, y = each[index] ? Math.min(Y(each[index]), high - bottom - 2) : high - bottom - 2;
-      ctx.fillStyle = fills[layer.kind]; ctx.fillRect(x, y, Math.max(1, step - gap), high - bottom - y);
+    const m = this.model, T = this.T, f = this.f, n = m.order.length;
+    const each = m.layers.map((layer) => Number(this.bytes("ideal", {}, [[layer, 1]]).total)), peak = Math.max(1, ...m.order.map((i) => each[i]));
+    this.waiting.set(this.layers, ({ ctx, w, h: high, c, unit, window }) => {
+      const px = 0.75 * unit, left = 4.4 * unit, bottom = 1.4 * unit, top = 0.5 * unit, step = (w - left - 0.5 * unit) / n, gap = step > 4 ? 1 : 0;
+      const fills = { full: c.cache, window, state: c.wait, cross: c.prefill, none: c.line }, Y = (b) => high - bottom - (b / peak) * (high - bottom - top);
+      ctx.font = `${px}px ${c.sans}`; ctx.textBaseline = "middle"; ctx.textAlign = "right"; ctx.strokeStyle = c.line; ctx.fillStyle = c.muted;
+      for (const [value, label] of this.axis(peak, high - bottom - top, 2.4 * unit)) { ctx.beginPath(); ctx.moveTo(left, Y(value)); ctx.lineTo(w, Y(value)); ctx.stroke(); ctx.fillText(label, left - 0.4 * unit, Math.max(px / 2, Y(value))); }
+      m.order.forEach((index, i) => {
+        const y = each[index] ? Math.min(Y(each[index]), high - bottom - 2) : high - bottom - 2;
+        ctx.fillStyle = fills[m.layers[index].kind]; ctx.fillRect(left + i * step, y, Math.max(1, step - gap), high - bottom - y);
+      });
+      ctx.fillStyle = c.muted; ctx.textBaseline = "top"; ctx.textAlign = "left"; ctx.fillText("1", left, high - bottom + 0.3 * unit); ctx.textAlign = "right"; ctx.fillText(t(T.layers_n, { n: f.int(n) }), w - 0.5 * unit, high - bottom + 0.3 * unit);
     });
-    ctx.fillStyle = c.muted; ctx.textBaseline = "top"; ctx.textAlign = "left"; ctx.fillText("1", left, high - bottom + rem(0.3)); ctx.textAlign = "right"; ctx.fillText(t(T.layers_n, { n: this.f.int(n) }), w - rem(0.5), high - bottom + rem(0.3));
     const present = KINDS.filter((kind) => m.order.some((i) => m.layers[i].kind === kind));
-    this.layerLegend.replaceChildren(...present.map((kind) => h("span", {}, h("i", { class: "key-" + kind }), T[`kind_${kind}`])));
+    renew(this.layerLegend, present.map((kind) => h("span", {}, h("i", { class: "key-" + kind }), T[`kind_${kind}`])));
     const shares = present.map((kind) => { const bytes = m.order.reduce((sum, i) => sum + (m.layers[i].kind === kind ? each[i] : 0), 0); return t(T.layers_share, { kind: T[`kind_${kind}`], n: m.order.filter((i) => m.layers[i].kind === kind).length, size: this.size(bytes) }); });
-    this.layerWords.textContent = shares.join(" ");
+    renew(this.layerWords, shares.join(" "));
     this.layers.setAttribute("aria-label", `${T.layers_title}. ${this.layerWords.textContent}`);
   }
   mapCells() {
@@ -508,7 +536,7 @@ class Calculator {
     for (const users of MAP_USERS) for (const tokens of MAP_TOKENS) cells.push({ users, tokens, fits: kvBytes(this.groups, this.s, this.data.dtypes, "ideal", BigInt(tokens), BigInt(users)).total <= free });
     return cells;
   }
-  mapBoxes(w, high) { const left = rem(2.6), bottom = rem(2.4), cw = (w - left) / MAP_TOKENS.length, ch = (high - bottom) / MAP_USERS.length; return { left, bottom, cw, ch }; }
+  mapBoxes(w, high, unit = rem()) { const left = 2.6 * unit, bottom = 2.4 * unit, cw = (w - left) / MAP_TOKENS.length, ch = (high - bottom) / MAP_USERS.length; return { left, bottom, cw, ch }; }
   cellAt(event) {
     const box = this.map.getBoundingClientRect(), { left, bottom, cw, ch } = this.mapBoxes(box.width, box.height), x = Math.floor((event.clientX - box.left - left) / cw), y = Math.floor((box.height - bottom - (event.clientY - box.top)) / ch);
     return x in MAP_TOKENS && y in MAP_USERS ? { tokens: MAP_TOKENS[x], users: MAP_USERS[y] } : null;
@@ -520,24 +548,28 @@ class Calculator {
     this.tip.show(event.clientX - box.left, event.clientY - box.top, t(this.T.map_cell, { users: this.f.int(cell.users), tokens: this.f.int(cell.tokens), size: this.both(n) }));
   }
   drawMap() {
-    const { ctx, w, h: high } = fitCanvas(this.map), c = palette(this.root), { left, bottom, cw, ch } = this.mapBoxes(w, high), known = this.parameters > 0, px = rem(w < rem(30) ? 0.625 : 0.75);
-    ctx.font = `${px}px ${c.sans}`;
-    const cells = this.mapCells(), out = hatch(ctx, c["decode-soft"], { gap: 6, paper: c.decode }), fits = cells.filter((cell) => cell.fits).length;
-    cells.forEach((cell) => {
-      const i = MAP_TOKENS.indexOf(cell.tokens), j = MAP_USERS.indexOf(cell.users), x = left + i * cw, y = high - bottom - (j + 1) * ch;
-      ctx.globalAlpha = known ? 1 : 0.3;
-      ctx.fillStyle = cell.fits ? c["cache-soft"] : out; ctx.fillRect(x + 1, y + 1, cw - 2, ch - 2);
-      if (cell.fits && cw > px * 1.2) { ctx.fillStyle = c["cache-ink"]; ctx.textAlign = "center"; ctx.textBaseline = "middle"; ctx.fillText("✓", x + cw / 2, y + ch / 2); }
-      ctx.globalAlpha = 1;
+    const cells = this.mapCells(), known = this.parameters > 0, u = Math.log2(this.s.users), v = Math.log2(this.s.tokens) - 9;
+    const here = u >= 0 && u <= 8.49 && v >= -0.5 && v <= 11.49 ? [Math.round(v), Math.round(u)] : null;
+    // Most moves of a slider change nothing here: it takes a factor of two to reach the next cell.
+    const picture = JSON.stringify([known, here, cells.map((cell) => +cell.fits)]);
+    if (this.look.map === picture) return;
+    this.look.map = picture;
+    this.waiting.set(this.map, ({ ctx, w, h: high, c, unit, out }) => {
+      const { left, bottom, cw, ch } = this.mapBoxes(w, high, unit), px = (w < 30 * unit ? 0.625 : 0.75) * unit;
+      ctx.font = `${px}px ${c.sans}`; ctx.textAlign = "center"; ctx.textBaseline = "middle"; ctx.globalAlpha = known ? 1 : 0.3;
+      cells.forEach((cell) => {
+        const x = left + MAP_TOKENS.indexOf(cell.tokens) * cw, y = high - bottom - (MAP_USERS.indexOf(cell.users) + 1) * ch;
+        ctx.fillStyle = cell.fits ? c["cache-soft"] : out; ctx.fillRect(x + 1, y + 1, cw - 2, ch - 2);
+        if (cell.fits && cw > px * 1.2) { ctx.fillStyle = c["cache-ink"]; ctx.fillText("✓", x + cw / 2, y + ch / 2); }
+      });
+      ctx.globalAlpha = 1; ctx.strokeStyle = c.ink; ctx.lineWidth = 2; ctx.setLineDash([4, 3]);
+      if (here) ctx.strokeRect(left + here[0] * cw + 1, high - bottom - (here[1] + 1) * ch + 1, cw - 2, ch - 2);
+      ctx.setLineDash([]); ctx.fillStyle = c.muted; ctx.textBaseline = "top";
+      MAP_TOKENS.forEach((n, i) => { if (cw > px * 2.6 || i % 2 === 0) ctx.fillText(this.tokensShort(n), left + (i + 0.5) * cw, high - bottom + 0.3 * unit); });
+      ctx.textAlign = "right"; ctx.fillText(this.T.map_x, w, high - 0.95 * unit);
+      ctx.textBaseline = "middle"; MAP_USERS.forEach((n, j) => ctx.fillText(this.f.int(n), left - 0.4 * unit, high - bottom - (j + 0.5) * ch));
     });
-    const u = Math.log2(this.s.users), v = Math.log2(this.s.tokens) - 9;
-    ctx.strokeStyle = c.ink; ctx.lineWidth = 2; ctx.setLineDash([4, 3]);
-    if (u >= 0 && u <= 8.49 && v >= -0.5 && v <= 11.49) ctx.strokeRect(left + Math.round(v) * cw + 1, high - bottom - (Math.round(u) + 1) * ch + 1, cw - 2, ch - 2);
-    ctx.setLineDash([]); ctx.fillStyle = c.muted; ctx.textBaseline = "top"; ctx.textAlign = "center";
-    MAP_TOKENS.forEach((n, i) => { if (cw > px * 2.6 || i % 2 === 0) ctx.fillText(this.tokensShort(n), left + (i + 0.5) * cw, high - bottom + rem(0.3)); });
-    ctx.textAlign = "right"; ctx.fillText(this.T.map_x, w, high - rem(0.95));
-    ctx.textBaseline = "middle"; MAP_USERS.forEach((n, j) => ctx.fillText(this.f.int(n), left - rem(0.4), high - bottom - (j + 0.5) * ch));
-    this.map.setAttribute("aria-label", known ? t(this.T.map_aria, { n: fits, all: cells.length }) : this.T.params_missing);
+    this.map.setAttribute("aria-label", known ? t(this.T.map_aria, { n: cells.filter((cell) => cell.fits).length, all: cells.length }) : this.T.params_missing);
   }
 
   /* -- rows ----------------------------------------------------------------------------------------------------- */
@@ -547,7 +579,7 @@ class Calculator {
   }
   drawEngines() {
     const T = this.T, rows = ENGINES.map((name) => { try { return [name, this.bytes(name)]; } catch { return [name, null]; } }).filter(([, got]) => got), top = rows.reduce((m, [, got]) => (got.total > m ? got.total : m), 1n);
-    this.engines.replaceChildren(...rows.map(([name, got]) => { const key = name.replace(".", "_"); return h("div", { class: "engine" }, this.row(T[`engine_${key}`], got.total, top), h("code", { class: "log" }, this.logLine(name, got)), h("p", { class: "note" }, T[`engine_${key}_note`])); }));
+    renew(this.engines, rows.map(([name, got]) => { const key = name.replace(".", "_"); return h("div", { class: "engine" }, this.row(T[`engine_${key}`], got.total, top), h("code", { class: "log" }, this.logLine(name, got)), h("p", { class: "note" }, T[`engine_${key}_note`])); }));
   }
   /** The line in which this figure would stand in that engine's log. */
   logLine(name, got) {
@@ -567,12 +599,12 @@ class Calculator {
     const items = [["mha", plain(heads)], ["gqa", plain(kv > 1 && kv < heads ? kv : Math.max(1, heads % 8 === 0 ? 8 : heads % 4 === 0 ? heads / 4 : heads))], ["mqa", plain(1)], ["mla", latent]];
     const sizes = items.map(([key, groups]) => { try { return [key, this.bytes("ideal", {}, groups).total, groups[0][0].heads]; } catch { return null; } }).filter(Boolean), top = sizes[0]?.[1] ?? 1n;
     const uniform = m.layers.length === 1, own = this.now.total;
-    this.variants.replaceChildren(...sizes.map(([key, n, count]) => this.row(t(T[`variant_${key}`], { n: count }), n, top, { now: uniform && n === own })), ...(uniform ? [] : [this.row(T.variant_own, own, top, { now: true })]));
-    this.variantNote.textContent = t(T.variants_note, { layers, width, rank: 512, rope: 64 });
+    renew(this.variants, sizes.map(([key, n, count]) => this.row(t(T[`variant_${key}`], { n: count }), n, top, { now: uniform && n === own })), uniform ? null : this.row(T.variant_own, own, top, { now: true }));
+    renew(this.variantNote, t(T.variants_note, { layers, width, rank: 512, rope: 64 }));
   }
   drawPrecisions() {
     const items = Object.keys(this.data.dtypes).map((k) => [k, this.bytes("ideal", { k, v: "" }).total]), top = items[0][1];
-    this.precisions.replaceChildren(...items.map(([k, n]) => this.row(t(this.T.bits, { name: k, bits: this.bits(this.data.dtypes[k]) }), n, top, { now: k === this.s.k && (!this.s.v || this.s.v === k) })));
+    renew(this.precisions, items.map(([k, n]) => this.row(t(this.T.bits, { name: k, bits: this.bits(this.data.dtypes[k]) }), n, top, { now: k === this.s.k && (!this.s.v || this.s.v === k) })));
   }
 
   /* -- files ---------------------------------------------------------------------------------------------------- */
@@ -596,6 +628,7 @@ class Calculator {
     this.save(new Blob(["\ufeff" + rows.map((row) => row.map(quote).join(",")).join("\r\n") + "\r\n"], { type: "text/csv;charset=utf-8" }), `kv-memory-${m.id}-${this.s.tokens}.csv`);
   }
   png() {
+    this.unseen.clear(); this.paint(); // the picture has those too that nobody has scrolled to
     const c = palette(this.root), ratio = window.devicePixelRatio || 1, parts = [[this.growth, this.T.growth_title], [this.layers, this.T.layers_title], [this.map, this.T.map_title]], pad = 24 * ratio, title = 34 * ratio;
     const width = Math.max(...parts.map(([canvas]) => canvas.width)) + 2 * pad, height = parts.reduce((sum, [canvas]) => sum + canvas.height + title + pad, 2 * pad + title);
     const sheet = h("canvas", { width, height }), ctx = sheet.getContext("2d");
@@ -615,6 +648,22 @@ class Calculator {
       this.sendFile({ name: file.name === "config.json" ? "" : file.name.slice(0, 60), text: await file.text() });
     } catch (error) { tell(error instanceof KvError ? error.code : "file_bad"); }
   }
+}
+
+/** Gives `node` these children, but touches only what differs from those it has: what stays the same needs no new layout, and a
+ *  button that is being used keeps its focus. */
+function renew(node, ...children) {
+  const fresh = children.flat().filter(Boolean).map((child) => (typeof child === "string" ? document.createTextNode(child) : child)), old = [...node.childNodes];
+  old.slice(fresh.length).forEach((child) => child.remove());
+  fresh.forEach((child, i) => (i < old.length ? become(old[i], child) : node.append(child)));
+}
+function become(old, fresh) {
+  if (old.nodeName !== fresh.nodeName) { old.replaceWith(fresh); return; }
+  if (old.nodeName === "#text") { if (old.data !== fresh.data) old.data = fresh.data; return; }
+  for (const name of old.getAttributeNames()) if (!fresh.hasAttribute(name)) old.removeAttribute(name);
+  for (const name of fresh.getAttributeNames()) if (old.getAttribute(name) !== fresh.getAttribute(name)) old.setAttribute(name, fresh.getAttribute(name));
+  old.onclick = fresh.onclick;
+  renew(old, ...fresh.childNodes);
 }
 
 function divisors(n) { return Array.from({ length: n }, (_, i) => i + 1).filter((d) => n % d === 0); }
