@@ -42,7 +42,7 @@ from typing import TYPE_CHECKING, Any
 import streamlit as st
 
 from core.errors import ExplainerError
-from pages.views import cache, live
+from pages.views import cache, components, live
 from pages.views import settings as settings_module
 from pages.views.settings import Settings
 from pages.views.text import LANGUAGES, Text, escape_markdown
@@ -252,11 +252,7 @@ def page_frame(page: str) -> Frame:
     settings_module.write_url(settings)
     live.resume(settings)
     st.html(f"<style>{_css(bool(settings.get('projector')))}</style>")
-    # Streamlit's document says "en" whatever is on it: voices, fonts and line breaks go by this.
-    st.html(
-        f'<span class="otat-mark"></span><script>document.documentElement.lang = "{frame.lang}"</script>',
-        unsafe_allow_javascript=True,
-    )
+    components.set_document_language(frame.lang)
     _bar(frame)
     with st.container(key="otat_model"):
         live.status(frame)

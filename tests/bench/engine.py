@@ -7,7 +7,8 @@ import statistics
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
@@ -172,45 +173,88 @@ def read_bandwidth(buffer: torch.Tensor) -> float:
 
 @row("learners at once", needs="engine")
 def learners(engine: Engine) -> list[tuple[str, Measured, Target | None]]:
-    n, lines = 32, []
+    lines = []
     engine.answer_together(PROMPTS, 4)
     alone = statistics.median(engine.answer(prompt, 4).choice_steps[0].ended_s for prompt in PROMPTS[:8])
     for n_learners, target in ((1, None), (8, None), (30, at_least(9))):
-        prompts = PROMPTS[:n_learners]
-        ratios, totals, singles, firsts = [], [], [], []
-        for _ in range(1 if n_learners == 30 else 3):
-            started = time.perf_counter()
-            for prompt in prompts:
-                engine.generate(prompt, n)
-            single = n_learners * n / (time.perf_counter() - started)
-            traces, seconds = engine.answer_together(prompts, n)
-            total = n_learners * n / seconds
-            ratios.append(total / single), totals.append(total), singles.append(single)
-            firsts += [trace.choice_steps[0].ended_s for trace in traces]
-        lines.append(
-            (
-                f"{n_learners} learner{'s' * (n_learners > 1)} at once against generate() one after another, "
-                "all tokens/s",
-                Measured(
-                    statistics.median(ratios),
-                    f"{statistics.median(totals):.0f} against {statistics.median(singles):.1f} tokens/s, "
-                    f"{n} tokens each, prompts read in that time",
-                ),
-                target,
-            )
+        rounds = [_together(engine, PROMPTS[:n_learners]) for _ in range(1 if n_learners == 30 else 3)]
+        who = f"{n_learners} learner{'s' * (n_learners > 1)} at once against generate() one after another"
+        lines.append((f"{who}, all tokens/s", _ratio(rounds, "all", "prompts read in that time"), target))
+    # Reading prompts is limited by arithmetic and gains little from company; this is what batching itself brings.
+    lines.append(("30 learners, decode passes alone, tokens/s", _ratio(rounds, "decode", "prompts apart"), None))
+    alone_s, pass_s = engine.in_its_thread(lambda: linear_s(engine, 30)), 30 / rounds[0].decode[0]
+    lines.append(
+        (
+            "30 learners, a decode pass's matrix multiplications alone against the whole pass",
+            Measured(alone_s / pass_s, f"{alone_s * 1e3:.0f} of {pass_s * 1e3:.0f} ms"),
+            None,
         )
-    half = statistics.median(firsts)
+    )
+    half = statistics.median(rounds[0].first_s)
     lines.append(
         (
             "time to first token of the 30, median, against one alone",
             Measured(
                 half / alone,
-                f"{half:.2f} s (first {min(firsts):.2f}, last {max(firsts):.2f}) against {alone:.3f} s",
+                f"{half:.2f} s (first {min(rounds[0].first_s):.2f}, last {max(rounds[0].first_s):.2f}) "
+                f"against {alone:.3f} s",
             ),
             None,
         )
     )
     return lines
+
+
+N_ANSWER = 32
+
+
+@dataclass(frozen=True)
+class Together:
+    """The same prompts answered one after another by `generate()` and all at once by the scheduler, tokens/s."""
+
+    all: tuple[float, float]  # ours, theirs: answers' tokens over all the time, reading the prompts included
+    decode: tuple[float, float]  # passes in which everybody decodes, against generate()'s after its first token
+    first_s: list[float]
+
+
+def _together(engine: Engine, prompts: tuple[str, ...]) -> Together:
+    n, gaps = len(prompts), []
+    started = time.perf_counter()
+    for prompt in prompts:
+        times = engine.generate(prompt, N_ANSWER)
+        gaps.append((times[-1] - times[1]) / (len(times) - 2))
+    theirs = n * N_ANSWER / (time.perf_counter() - started)
+    traces, seconds = engine.answer_together(prompts, N_ANSWER)
+    ends = [step.ended_s for step in traces[0].steps if step.phase == "decode" and step.batch_size == n]
+    full = statistics.median(later - earlier for earlier, later in pairwise(ends))
+    return Together(
+        all=(n * N_ANSWER / seconds, theirs),
+        decode=(n / full, 1 / statistics.median(gaps)),
+        first_s=[trace.choice_steps[0].ended_s for trace in traces],
+    )
+
+
+def linear_s(engine: Engine, n_rows: int) -> float:
+    """Seconds that the weights' matrix multiplications of a pass over so many rows take, and nothing else."""
+    layers = [module for module in engine.loaded.model.modules() if isinstance(module, torch.nn.Linear)]
+    inputs = {layer.in_features: torch.randn(n_rows, layer.in_features) for layer in layers}
+    seconds = []
+    with torch.inference_mode():
+        for _ in range(9):
+            started = time.perf_counter()
+            for layer in layers:
+                layer(inputs[layer.in_features])
+            seconds.append(time.perf_counter() - started)
+    return statistics.median(seconds)
+
+
+def _ratio(rounds: list[Together], name: str, what: str) -> Measured:
+    pairs = [getattr(one, name) for one in rounds]
+    ours, theirs = (statistics.median(column) for column in zip(*pairs, strict=True))
+    return Measured(
+        statistics.median(a / b for a, b in pairs),
+        f"{ours:.0f} against {theirs:.1f} tokens/s, {N_ANSWER} tokens each, {what}",
+    )
 
 
 @row("trace in memory against its file, bytes per token", needs="engine")
