@@ -17,6 +17,7 @@ from core.trace import Trace
 from pages.views import kv_memory_data as data
 from pages.views import kv_memory_words as words
 from pages.views.settings import Settings
+from pages.views.text import Text
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.usefixtures("no_model")  # the page needs no model, and must not load one here
@@ -48,13 +49,14 @@ def test_every_preset_is_a_published_configuration_with_the_layers_of_the_whole_
     layouts = [KVLayout.from_config(config) for name, config in CONFIGS.items() if "V4" not in name]
     plain = [[replace(layer, index_elements=0) for layer in layout.layers] for layout in layouts]
     assert {data.preset_layout(entry["id"]).layers for entry in data.presets()} == set(map(tuple, plain))
-    assert all(entry["source"].startswith("config.json of ") for entry in data.presets())
+    assert all(re.fullmatch(r"[\w.-]+/[\w.-]+", entry["source"]) for entry in data.presets())
 
 
 def test_the_devices_have_memory_and_a_source() -> None:
     for device in data.devices():
         assert 4_000 < device["memory_mib"] < 400_000
-        assert device["source"]
+        for lang in ("en", "ja"):
+            assert "{mib}" in Text(lang, "kv_memory").group("calc")[f"card_source_{device['source']}"]
         assert device["kind"] in ("gpu", "laptop")
 
 

@@ -368,6 +368,16 @@ def test_the_table_and_the_charts_can_be_saved(calculator: Callable[..., Page]) 
     assert Path(download.value.path()).read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 
+def test_there_is_nothing_to_save_where_the_settings_are_impossible(calculator: Callable[..., Page]) -> None:
+    page = calculator(mem_model="manual", mem_shape="40-40-8-128", mem_tokens=2048)
+    buttons = [page.get_by_role("button", name=f"Save the {what}") for what in ("table (CSV)", "charts (PNG)")]
+    for ranks, possible in (("16", True), ("3", False), ("1", True)):
+        page.locator("#kv-tp").evaluate("(el, value) => { el.append(new Option(value)); el.value = value; }", ranks)
+        page.locator("#kv-tp").dispatch_event("change")
+        for button in buttons:
+            expect(button).to_be_enabled(enabled=possible)
+
+
 def pixels(page: Page) -> list[str]:
     return list(page.locator("canvas").evaluate_all("(all) => all.map((canvas) => canvas.toDataURL())"))
 

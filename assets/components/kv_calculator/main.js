@@ -355,7 +355,8 @@ class Calculator {
   }
   buildExport() {
     const T = this.T;
-    return h("div", { class: "bar export" }, h("button", { class: "btn", type: "button", onclick: () => this.csv() }, T.csv), h("button", { class: "btn", type: "button", onclick: () => this.png() }, T.png));
+    this.exports = [[T.csv, () => this.csv()], [T.png, () => this.png()]].map(([label, onclick]) => h("button", { class: "btn", type: "button", onclick }, label));
+    return h("div", { class: "bar export" }, ...this.exports);
   }
 
   /* -- drawing -------------------------------------------------------------------------------------------------- */
@@ -375,16 +376,21 @@ class Calculator {
     this.groups = grouped(this.model);
     for (const control of Object.values(this.controls)) control.live?.();
     let now;
-    try { now = this.bytes("ideal"); renew(this.message, ""); this.root.classList.remove("stale"); } catch (error) {
+    try { now = this.bytes("ideal"); renew(this.message, ""); this.mark(false); } catch (error) {
       if (!(error instanceof KvError)) throw error;
       this.message.textContent = t(this.T[error.code], { n: this.f.int(error.values.n || 0), ranks: this.s.tp });
-      this.root.classList.add("stale");
+      this.mark(true);
       return;
     }
     this.now = now;
     this.drawSource(); this.drawFormula(now); this.drawFigures(now); this.drawExamples(); this.drawFit(now); this.drawMap();
     this.drawGrowth(now); this.drawLayers(); this.drawEngines(); this.drawVariants(); this.drawPrecisions();
     this.paint(); // last: to draw, a canvas needs the page laid out, and every change of the page after that would cost another layout
+  }
+  /** Impossible settings have no figures: what is on the page is of earlier ones, and there is nothing to save. */
+  mark(stale) {
+    this.root.classList.toggle("stale", stale);
+    for (const button of this.exports) button.disabled = stale;
   }
   drawSource() {
     const m = this.model, T = this.T, counts = KINDS.map((kind) => [kind, m.order.filter((i) => m.layers[i].kind === kind).length]).filter(([, n]) => n);
@@ -459,7 +465,8 @@ class Calculator {
     renew(this.fitFigures, this.figure(known ? this.both(weights) : "?", this.s.tp > 1 ? T.fig_weights_rank : T.fig_weights), this.figure(this.size(free), T.fig_free),
       this.figure(count(n), t(T.fig_longest, { users: f.int(this.s.users) })), this.figure(count(u), t(T.fig_most, { tokens: f.int(this.s.tokens) })));
     const device = this.device, verdict = !known ? T.params_missing : fits ? T.verdict_fits : t(T.verdict_over, { n: this.size(weights + over + cache - memory) });
-    renew(this.fitNote, `${verdict} ${t(T.card_source, { source: device.source })}`);
+    const whence = this.s.gib > 0 ? "own" : device.source, mib = f.int(Math.round(this.memory / 2 ** 20));
+    renew(this.fitNote, `${verdict} ${t(T[`card_source_${whence}`], { mib })} ${T.card_over}`);
   }
 
   /* -- canvases ------------------------------------------------------------------------------------------------- */
