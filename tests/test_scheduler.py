@@ -5,6 +5,8 @@ The oracle is transformers' `generate()`, greedy, one prompt at a time.
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -378,3 +380,12 @@ def test_stop_tokens_end_an_answer(scheduler: Scheduler, loaded: LoadedModel) ->
     assert run.answer_tokens[-1].id in loaded.stop_ids
     assert run.answer_tokens[-1].is_special
     assert "<|" not in run.answer_text
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ranks single threads")
+def test_pages_go_before_the_model(scheduler: Scheduler) -> None:
+    """The thread of the model steps back; the threads that run pages do not."""
+    model_thread = scheduler._thread.native_id
+    assert model_thread is not None
+    here = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+    assert os.getpriority(os.PRIO_PROCESS, model_thread) == max(here, 10)
