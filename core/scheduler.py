@@ -22,6 +22,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -518,7 +519,8 @@ def _step_back() -> None:
     """
     if sys.platform == "linux":
         thread = threading.get_native_id()
-        os.setpriority(os.PRIO_PROCESS, thread, max(10, os.getpriority(os.PRIO_PROCESS, thread)))
+        with suppress(OSError):  # a sandbox that forbids it loses courtesy, not the model
+            os.setpriority(os.PRIO_PROCESS, thread, max(10, os.getpriority(os.PRIO_PROCESS, thread)))
 
 
 def _cache_of(run: Run) -> KVCache:
