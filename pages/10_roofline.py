@@ -74,14 +74,13 @@ with frame.errors():
     components.mount(
         KEY, roofline_data.component_data(frame, measurement, is_own), KEY, on_controls_change=keep_controls
     )
-    kind = "measured"
     frame.figures(
         [
-            (frame.t("fig.read"), f"{limits.read_bytes_per_s / 1e9:.1f} GB/s", kind),
-            (frame.t("fig.flops"), f"{limits.flops_per_s / 1e9:,.0f} GFLOP/s", kind),
-            (frame.t("fig.ridge"), f"{limits.ridge:.1f}", kind),
-            (frame.t("fig.mbu"), percent(single(points).mbu(limits), 0), kind),
-            (frame.t("fig.mfu"), percent(single(points).mfu(limits), 0), kind),
+            (frame.t("fig.read"), f"{limits.read_bytes_per_s / 1e9:.1f} GB/s", "measured"),
+            (frame.t("fig.flops"), f"{limits.flops_per_s / 1e9:,.0f} GFLOP/s", "measured"),
+            (frame.t("fig.ridge"), f"{limits.ridge:.1f}", "computed"),
+            (frame.t("fig.mbu"), percent(single(points).mbu(limits), 0), "computed"),
+            (frame.t("fig.mfu"), percent(single(points).mfu(limits), 0), "computed"),
         ]
     )
     left, right = st.columns(2, gap="large")
