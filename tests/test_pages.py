@@ -123,6 +123,26 @@ def test_settings_survive_a_walk_through_the_pages(path: Path | None, no_model: 
     assert query.items() >= {"temperature": "0.7", "seed": "5", "lang": "ja"}.items()
 
 
+WIDGETS = ("slider", "number_input", "text_input", "text_area", "checkbox", "selectbox", "button_group", "radio")
+
+
+def written_back(app: AppTest) -> list[str]:
+    """The widgets whose value this run sends to the browser, where it replaces what the learner did since."""
+    widgets = [widget.proto for kind in WIDGETS for widget in app.get(kind)]
+    assert widgets
+    return [widget.label for widget in widgets if widget.set_value]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=page_id)
+def test_no_run_of_a_page_undoes_what_a_quick_hand_did_meanwhile(path: Path | None, with_model: Engine) -> None:
+    app = open_page(path, temperature="0.3", lang="ja").run()
+    assert written_back(app) == []
+    for key in [widget.key for widget in app.slider]:
+        slider = app.slider(key=key)
+        app = slider.set_value(slider.max if slider.value != slider.max else slider.min).run()
+        assert written_back(app) == [], key
+
+
 @pytest.mark.parametrize("locale", ["ja", "ja-JP", "en-GB", "de", None])
 def test_the_browser_chooses_the_language(
     locale: str | None, monkeypatch: pytest.MonkeyPatch, no_model: Engine

@@ -34,13 +34,13 @@ def _commit(name: str, key: str) -> None:
     settings_module.write_url(settings)
 
 
-def _prepare(frame: Frame, name: str) -> dict[str, Any]:
+def _prepare(frame: Frame, name: str, wanted: Any = None) -> dict[str, Any]:
     key = f"ctl_{frame.page}_{name}"
-    wanted = frame.settings.get(name)
+    wanted = frame.settings.get(name) if wanted is None else wanted
+    # Before the widget is made: the settings win over what the widget remembers. Where both agree nothing is written:
+    # what is written travels to the browser, and would undo what a quick hand has done there in the meantime.
     if st.session_state.get(key) != wanted:
-        st.session_state[key] = (
-            wanted  # before the widget is made: the settings win over what the widget remembers
-        )
+        st.session_state[key] = wanted
     help_text = frame.t.find(f"control.{name}_help")
     return {
         "label": frame.t(f"control.{name}"),
@@ -56,10 +56,8 @@ def slider(frame: Frame, name: str, low: float, high: float, step: float, **opti
 
     A value outside (from a link, or of a model with more layers) is moved to the nearer end, so that a page can use it.
     """
-    common = _prepare(frame, name)
     value = min(max(frame.settings.get(name), low), high)
-    st.session_state[common["key"]] = value
-    st.slider(min_value=low, max_value=high, step=step, **common, **options)
+    st.slider(min_value=low, max_value=high, step=step, **_prepare(frame, name, value), **options)
     return value
 
 
@@ -82,10 +80,11 @@ def select(
 
     Labels come from `show(option)`, else from the text key `control.<name>_option.<option>`, else from the value.
     """
-    common = _prepare(frame, name)
     choices = list(options)
-    if choices and st.session_state[common["key"]] not in choices:
-        st.session_state[common["key"]] = choices[0]
+    value = frame.settings.get(name)
+    if choices and value not in choices:
+        value = choices[0]
+    common = _prepare(frame, name, value)
 
     def label(option: Any) -> str:
         found = frame.t.find(f"control.{name}_option.{option}")
@@ -95,8 +94,7 @@ def select(
         st.segmented_control(options=choices, format_func=label, required=True, **common, **more)
     else:
         st.selectbox(options=choices, format_func=label, **common, **more)
-    value = frame.settings.get(name)
-    return value if value in choices or not choices else choices[0]
+    return value
 
 
 def text(frame: Frame, name: str, *, area: bool = False, max_chars: int | None = None, **options: Any) -> str:

@@ -308,7 +308,8 @@ def _bar(frame: Frame) -> None:
                     st.page_link(page.file, label=label, query_params=frame.settings.query(), icon="")
         with st.container(key="otat_tools", horizontal=True, vertical_alignment="center"):
             key = f"otat_lang_{frame.page}"
-            st.session_state[key] = frame.lang
+            if st.session_state.get(key) != frame.lang:  # see controls._prepare
+                st.session_state[key] = frame.lang
             st.segmented_control(
                 frame.t("language"), LANGUAGES, format_func={"en": "EN", "ja": "日本語"}.get, key=key, required=True,
                 label_visibility="collapsed", on_change=_set_language, args=(key,),
