@@ -71,9 +71,8 @@ with frame.errors():
     surprise(frame, limits, points, is_own)
     with frame.errors():
         measure(frame)
-    components.mount(
-        KEY, roofline_data.component_data(frame, measurement, is_own), KEY, on_controls_change=keep_controls
-    )
+    data = roofline_data.component_data(frame, measurement, is_own)
+    components.mount(KEY, data, KEY, numbered="controls", on_controls_change=keep_controls)
     frame.figures(
         [
             (frame.t("fig.read"), f"{limits.read_bytes_per_s / 1e9:.1f} GB/s", "measured"),

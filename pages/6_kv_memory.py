@@ -30,7 +30,9 @@ with frame.errors():
     data = kv_memory_data.component(frame.settings, frame.trace.spec)
     data |= {"lang": frame.lang, "text": frame.t.group("calc"), "revealed": answered}
     data["revision"] = st.session_state.get("mem_revision", 0)
-    components.mount("kv_calculator", data, KEY, on_settings_change=keep_settings, on_file_change=take_file)
+    components.mount(
+        KEY, data, KEY, numbered="settings", on_settings_change=keep_settings, on_file_change=take_file
+    )
     kv_memory_words.paste_box(frame)
     left, right = st.columns(2, gap="medium")
     with left:

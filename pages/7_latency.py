@@ -15,7 +15,7 @@ RUN, CARD = "latency_run", "latency_card"
 def keep_network() -> None:
     """The simulated delay was changed on the time line."""
     now = settings.current()
-    now.set("net", int(st.session_state[RUN].network))
+    now.set("net", int(st.session_state[RUN].network["network_ms"]))
     settings.write_url(now)
 
 
@@ -31,9 +31,8 @@ with frame.errors():
     events = latency.events_of(frame.trace)
     network_s = frame.settings.get("net") / 1000
     latency_data.surprise(frame, latency.summarize(events))
-    components.mount(
-        "latency_line", latency_data.run_line(frame, frame.trace), RUN, on_network_change=keep_network
-    )
+    line = latency_data.run_line(frame, frame.trace)
+    components.mount("latency_line", line, RUN, numbered="network", on_network_change=keep_network)
     left, right = st.columns(2, gap="medium")
     with left:
         latency_data.question(frame, events)
@@ -42,7 +41,8 @@ with frame.errors():
 
     st.header(frame.t("card.title"), anchor=False)
     st.markdown(frame.t("card.lead"))
-    components.mount("latency_line", latency_data.card_line(frame), CARD, on_moments_change=keep_card)
+    card = latency_data.card_line(frame)
+    components.mount("latency_line", card, CARD, numbered="moments", on_moments_change=keep_card)
     frame.try_this(frame.md("try.card"))
 
     st.header(frame.t("tools.title"), anchor=False)

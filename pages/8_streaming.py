@@ -83,9 +83,8 @@ with frame.errors():
     controls.select(frame, "stream", streaming_data.STREAMS)
     if name != "run":
         tables.note(frame.t("recorded", prompt=shown.prompt, machine=shown.machine))
-    components.mount(
-        KEY, streaming_data.component_data(frame, name, shown), KEY, on_controls_change=keep_controls
-    )
+    data = streaming_data.component_data(frame, name, shown)
+    components.mount(KEY, data, KEY, numbered="controls", on_controls_change=keep_controls)
     left, right = st.columns(2, gap="medium")
     with left:
         question(frame)

@@ -6,6 +6,7 @@
  * DATA        column(value)  table(value)     numpy arrays sent by Python arrive as Arrow tables
  * DRAWING     fitCanvas(canvas) -> {ctx, w, h}   palette(element)   hatch(ctx, colour)   rem()
  * TIME        new Player({...})   playerBar(player, text, options)   bindKeys(root, player)   once(fn)   settle(fn, ms)   reducedMotion()
+ * PYTHON      new Agreement() -> {number(values), isNews(values, seq), holds(values)}     what both sides may change
  * WATCHING    watch(root, redraw) -> stop     redraws on resize, theme, projector mode
  * FEEDBACK    tooltip(root) -> {show, hide}   announcer(root) -> say(text)
  *
@@ -184,6 +185,26 @@ function settle(fn, ms = 200) {
   const later = (...values) => { clearTimeout(timer); timer = setTimeout(() => fn(...values), ms); };
   later.cancel = () => clearTimeout(timer);
   return later;
+}
+
+/** Values that the learner changes here, and Python keeps (and sometimes changes: Back in the browser, a pasted model).
+ *
+ *  Python answers each change with a new drawing, and by then the learner may be further on. So changes are numbered, and
+ *  Python says which one its values include (`numbered` of components.mount): what answers an older one is no news. */
+class Agreement {
+  #seq = null; #known = "";
+  /** One text per set of values, whatever the order of their names. */
+  static nameOf(values) { return JSON.stringify(Object.entries(values).sort(([a], [b]) => (a < b ? -1 : 1))); }
+  /** Whether both sides already have these values. */
+  holds(values) { return Agreement.nameOf(values) === this.#known; }
+  /** The message that tells Python of the learner's new values. */
+  number(values) { this.#known = Agreement.nameOf(values); this.#seq = (this.#seq ?? 0) + 1; return { ...values, seq: this.#seq }; }
+  /** Whether to take over what Python says: the first values of all, or others than those that both had. */
+  isNews(values, seq = 0) {
+    if (this.#seq !== null && (seq < this.#seq || this.holds(values))) return false;
+    this.#seq = Math.max(seq, this.#seq ?? 0); this.#known = Agreement.nameOf(values);
+    return true;
+  }
 }
 
 /** Redraws when the size, the theme, the density or projector mode changes. Returns a function that stops watching. */

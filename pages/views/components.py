@@ -74,12 +74,19 @@ def set_document_language(lang: str) -> None:
         _registered["document"][1](data=[lang], key="otat_document_language")
 
 
+def _last_number(key: str, name: str) -> int:
+    value = (st.session_state.get(key) or {}).get(name)
+    seq = value.get("seq") if isinstance(value, Mapping) else None
+    return seq if isinstance(seq, int) else 0
+
+
 def mount(
     name: str,
     data: Mapping[str, Any],
     key: str,
     *,
     default: Mapping[str, Any] | None = None,
+    numbered: str = "",
     height: int | str = "content",
     width: int | str = "stretch",
     **callbacks: Callable[[], None],
@@ -89,7 +96,12 @@ def mount(
     Returns the component's state: an attribute for each value it sent with `setStateValue` or `setTriggerValue`.
     A callback `on_<name>_change=…` is called when the state value `name` changes. A `default` needs the callback of
     each of its keys.
+
+    `numbered` names a state value that the learner may change again before Python has answered: the component numbers
+    its changes (`Agreement` in shared.js), and gets the number of the last one that arrived, as `seq` beside the data.
     """
+    if numbered:
+        data = {**data, "seq": _last_number(key, numbered)}
     options: dict[str, Any] = {"default": dict(default)} if default else {}
     has_arrays = any(hasattr(value, "dtype") for value in data.values())
     # To see whether a dict holds tables, Streamlit imports pandas and pyarrow: 0.4 s of the first paint. It does not

@@ -125,6 +125,7 @@ def show(frame: Frame, trace: Trace, choice: Choice) -> None:
         LAB,
         {"logits_key": key, **payload(frame, trace, choice)},
         LAB,
+        numbered="settings",
         on_settings_change=_take_settings,
         on_step_change=_take_step,
         on_names_change=lambda: None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -25,12 +26,13 @@ def spec() -> ModelSpec:
 
 
 SCRIPT = """({source, model, cases}) => {
-  const names = "{passOf, batchAt, batchPosition, contextAt, contextPosition, crossingBatch}";
+  const names = "{passOf, STOPS, positionOf, crossingBatch}";
   const f = new Function(source + `; return ${names};`)();
   return {
     passes: cases.map(([batch, n, cached]) => f.passOf(model, {bytes: 4, cache: 4}, batch, n, cached)),
-    batches: Array.from({length: 257}, (_, i) => f.batchPosition(f.batchAt(i)) - i),
-    contexts: Array.from({length: 129}, (_, i) => f.contextPosition(f.contextAt(i)) - i),
+    stops: f.STOPS,
+    positions: Object.entries(f.STOPS).map(([name, stops]) => stops.map((stop) => f.positionOf(name, stop))),
+    between: [f.positionOf("batch", 511), f.positionOf("context", 7999)],
     crossing: [1, 10, 1000].map((ridge) =>
       f.crossingBatch(model, {bytes: 4, cache: 4}, {flops: ridge * 1e9, read: 1e9}, 64)),
   };
@@ -51,9 +53,13 @@ def test_the_browser_computes_passes_as_core_does(browser: Browser, spec: ModelS
     for (batch, n, cached), mine in zip(cases, found["passes"], strict=True):
         flops, moved = batch_cost(spec, batch, n, cached)
         assert (mine["flops"], mine["bytes"]) == (flops, moved)
-    # Small batches share slider positions, so a position may map back to the first one of its batch.
-    assert max(abs(step) for step in found["batches"]) <= 28
-    assert max(abs(step) for step in found["contexts"]) <= 1
+    stops = found["stops"]["batch"], found["stops"]["context"]
+    for values, positions in zip(stops, found["positions"], strict=True):
+        assert all(a < b for a, b in pairwise(values))  # every key press changes something
+        assert positions == list(range(len(values)))
+    assert [(values[0], values[-1]) for values in stops] == [(1, 512), (0, 8192)]
+    for values, position, value in zip(stops, found["between"], (511, 7999), strict=True):
+        assert values[position] < value < values[position + 1]
     one, ten, never = found["crossing"]
     assert one < ten
     assert never is None
@@ -75,7 +81,7 @@ def test_dragging_moves_the_figures_and_letting_go_the_link(
     assert "waits for memory" in lab.locator(".say").inner_text()
     before = share.inner_text()
     slider = lab.locator(".context input")
-    slider.evaluate("e => { e.value = 128; e.dispatchEvent(new Event('input')); }")
+    slider.evaluate("e => { e.value = e.max; e.dispatchEvent(new Event('input')); }")
     during = share.inner_text()
     assert during != before
     assert "rf_context" not in page.url
@@ -85,7 +91,7 @@ def test_dragging_moves_the_figures_and_letting_go_the_link(
     expect(page).to_have_url(re.compile("rf_context=8192"))
     # A batch of hundreds: on a phone's worth of context the point climbs over the ridge.
     lab.locator(".context input").evaluate("e => { e.value = 0; e.dispatchEvent(new Event('input')); }")
-    lab.locator(".batch input").evaluate("e => { e.value = 256; e.dispatchEvent(new Event('change')); }")
+    lab.locator(".batch input").evaluate("e => { e.value = e.max; e.dispatchEvent(new Event('change')); }")
     lab.locator(".batch input").evaluate("e => e.dispatchEvent(new Event('input'))")
     assert "is false here" in lab.locator(".say").inner_text()
 

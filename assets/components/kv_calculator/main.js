@@ -7,11 +7,12 @@
  *   devices: [{id, name, kind, memory_mib, source}],
  *   dtypes, weight_dtypes: {name: [values, bytes]},
  *   settings: {model shape window pattern mla layers name tokens users cross k v tp ubatch block batched card gib params weights over},
+ *   seq,                            see Agreement in shared.js
  *   revision,                       changes when Python itself changed the settings (a pasted or dropped model)
  *   revealed,                       the question above the calculator was answered
  *   limits: {tokens, users}, lang, text: {…}
  * }
- * Sends setStateValue settings {…} when a control is let go, and setTriggerValue file {name, text} or {name, table} for a
+ * Sends setStateValue settings {…, seq} when a control is let go, and setTriggerValue file {name, text} or {name, table} for a
  * chosen or dropped file. A GGUF file stays here: only its metadata table is read, value by value, and sent.
  */
 
@@ -118,7 +119,7 @@ const EXAMPLE = "llama-3.1-8b";
 /** One calculator: builds its elements once, then `receive`s data and `draw`s. */
 class Calculator {
   constructor(root) {
-    this.root = root; this.s = null; this.adopted = ""; this.sent = ""; this.echoes = new Set();
+    this.root = root; this.s = null; this.link = new Agreement();
     this.unseen = new Set(); this.waiting = new Map(); // canvases out of view, and how to draw each canvas that is out of date
     this.redraw = once(() => this.draw());
     this.say = announcer(root);
@@ -128,10 +129,8 @@ class Calculator {
     this.send = send; this.sendFile = sendFile;
     const words = JSON.stringify([data.lang, data.text, data.models.map((m) => m.id + m.name)]);
     this.data = data; this.T = data.text; this.f = formats(data.lang);
-    // What comes back is mostly an echo of what was sent, perhaps of an older state than the one on screen: leave that alone.
-    const arrived = JSON.stringify(data.settings);
-    if (!this.s || data.revision !== this.revision || (arrived !== this.adopted && !this.echoes.has(arrived))) this.s = { ...data.settings };
-    this.adopted = arrived; this.revision = data.revision;
+    if (this.link.isNews(data.settings, data.seq) || data.revision !== this.revision) this.s = { ...data.settings };
+    this.revision = data.revision;
     if (this.words !== words) { this.words = words; this.build(); }
     this.fill(); this.draw();
   }
@@ -145,8 +144,7 @@ class Calculator {
     this.redraw();
   }
   commit() {
-    const now = JSON.stringify(this.s);
-    if (now !== this.sent) { this.sent = now; this.echoes.add(now); this.send({ ...this.s }); }
+    if (!this.link.holds(this.s)) this.send(this.link.number(this.s));
   }
   /** The sliders' shape for the model now: what they start from when a published model is changed by hand. */
   shape() {

@@ -7,11 +7,12 @@
  *   admitted, tokens: [s, …],    seconds since the request was submitted
  *   labels: [[text, hex], …],    the tokens' text, for the run (may be empty)
  *   network_ms,                  simulated way there and back (run only)
+ *   seq,                         see Agreement in shared.js
  *   unit: "token" | "message",   what the moments are: a server elsewhere may only tell when messages came
  *   kind: "measured" | "computed",
  *   lang, text: {…}              number formats; the strings under TEXT
  * }
- * Sends setStateValue("moments", {admitted, tokens}) or setStateValue("network", ms) when the learner has let go.
+ * Sends setStateValue("moments" or "network", {admitted, tokens, network_ms, seq}) when the learner has let go.
  * The arithmetic is that of core/latency.py; a test compares them.
  */
 
@@ -43,7 +44,7 @@ function figuresOf(admitted, tokens, network) {
 
 function buildLine(root) {
   const q = (selector) => root.querySelector(selector);
-  const s = { root, canvas: q("canvas"), handles: q(".handles"), edit: q(".edit"), controls: q(".controls"), formulas: q(".formulas"), legend: q(".legend"), echoes: new Set(), colours: null };
+  const s = { root, canvas: q("canvas"), handles: q(".handles"), edit: q(".edit"), controls: q(".controls"), formulas: q(".formulas"), legend: q(".legend"), link: new Agreement(), colours: null };
   s.player = new Player({ onChange: (p, why) => { if (s.tokens) drawLine(s, why); } });
   s.say = announcer(root);
   s.tip = tooltip(q(".line"));
@@ -89,16 +90,13 @@ function move(s, i, x, commit) {
 function refreshCard(s, commit) {
   if (commit || !s.tokens.length) s.end = spanOf(s);
   drawLine(s, "data");
-  if (commit) tell(s, "moments", { admitted: s.admitted, tokens: [...s.tokens] });
+  if (commit) tell(s, "moments");
 }
 
-/** Tells Python, and remembers it: the answer will come back, and must not undo what the learner does meanwhile. */
-function tell(s, name, value) {
-  s.echoes.add(nameOf(s.admitted, s.tokens, s.network * 1000));
-  s.send(name, value);
+/** Tells Python what the learner has set. */
+function tell(s, name) {
+  s.send(name, s.link.number({ admitted: s.admitted, tokens: [...s.tokens], network_ms: Math.round(s.network * 1000) }));
 }
-
-function nameOf(admitted, tokens, networkMs) { return JSON.stringify([admitted, tokens, Math.round(networkMs)]); }
 
 function spanOf(s) {
   const last = (s.tokens[s.tokens.length - 1] ?? s.admitted) + s.network;
@@ -263,7 +261,7 @@ function networkDial(s) {
   const input = h("input", { type: "range", min: 0, max: 500, step: 10, class: "network" }), value = h("output", {});
   const show = () => { input.value = s.network * 1000; value.textContent = s.f.int(s.network * 1000) + "\u00a0ms"; input.setAttribute("aria-label", s.text.network_dial); input.setAttribute("aria-valuetext", value.textContent); };
   input.oninput = () => { s.network = +input.value / 1000; s.end = spanOf(s); show(); drawLine(s, "data"); };
-  input.onchange = () => { s.network = +input.value / 1000; tell(s, "network", +input.value); };
+  input.onchange = () => { s.network = +input.value / 1000; tell(s, "network"); };
   s.showNetwork = show;
   return h("div", { class: "dial" }, h("span", {}, s.text.network_dial, h("em", { class: "kind" }, s.text.simulated)), input, value);
 }
@@ -272,13 +270,9 @@ export default function (component) {
   const { data, parentElement, setStateValue } = opened(component);
   const s = instance(parentElement, buildLine);
   if (!data) return;
-  const words = JSON.stringify([data.text, data.lang, data.mode]), fresh = data.id !== s.id, given = nameOf(data.admitted, data.tokens, data.network_ms);
+  const words = JSON.stringify([data.text, data.lang, data.mode]), fresh = data.id !== s.id, { admitted, tokens, network_ms } = data;
   Object.assign(s, { data, id: data.id, mode: data.mode, f: formats(data.lang), text: data.text, send: setStateValue, colours: null });
-  if (given !== s.given) {
-    s.given = given;
-    if (!s.echoes.has(given)) { s.echoes.clear(); Object.assign(s, { admitted: data.admitted, tokens: [...data.tokens], network: data.network_ms / 1000 }); s.end = spanOf(s); s.formulasFor = null; }
-    else if (given === nameOf(s.admitted, s.tokens, s.network * 1000)) s.echoes.clear();
-  }
+  if (s.link.isNews({ admitted, tokens, network_ms }, data.seq)) { Object.assign(s, { admitted, tokens: [...tokens], network: network_ms / 1000 }); s.end = spanOf(s); s.formulasFor = null; }
   s.root.classList.toggle("card-mode", s.mode === "card");
   if (words !== s.words) {
     s.words = words; s.formulasFor = null;

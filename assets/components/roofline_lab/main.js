@@ -7,9 +7,9 @@
  *   model: {linear, pair, vocabulary, weights, values},     FLOPs per token in the matrices; per query–key pair; for one position's
  *                                                           logits; number of weights; K and V values per position
  *   weights: [{id, bytes, cache}],                          bytes per weight, and per cached value beside such weights
- *   controls: {device, weights, batch, context}, lang, text
+ *   controls: {device, weights, batch, context}, seq, lang, text                seq: see Agreement in shared.js
  * }
- * Sends setStateValue("controls", {...}) when the learner lets go. passOf() is core.prefill.pass_cost for a batch; a test compares.
+ * Sends setStateValue("controls", {..., seq}) when the learner lets go. passOf() is core.prefill.pass_cost for a batch; a test compares.
  */
 
 /* TEXT  aria device weights batch context · x y memory_side compute_side ridge · prefill decode computed_decode computed_prefill
@@ -18,11 +18,14 @@
 
 const CONTEXTS = [0, 16, 64, 256, 1024, 2048, 4096, 8192];
 
-/** Sliders are logarithmic: position 0…256 is batch 1…512; 0…128 walks through CONTEXTS. */
-function batchAt(position) { return Math.max(1, Math.round(2 ** ((position / 256) * 9))); }
-function batchPosition(batch) { return Math.round((Math.log2(batch) / 9) * 256); }
-function contextAt(position) { const f = (position / 128) * (CONTEXTS.length - 1), i = Math.min(CONTEXTS.length - 2, Math.floor(f)); return Math.round(CONTEXTS[i] + (f - i) * (CONTEXTS[i + 1] - CONTEXTS[i])); }
-function contextPosition(context) { const i = Math.min(CONTEXTS.length - 2, Math.max(0, CONTEXTS.findIndex((c) => c > context) - 1)); const k = context >= 8192 ? CONTEXTS.length - 2 : i; return Math.round(((k + (context - CONTEXTS[k]) / (CONTEXTS[k + 1] - CONTEXTS[k])) / (CONTEXTS.length - 1)) * 128); }
+/** A slider's stops: n steps of `at` (0…1), each whole number once, so that every key press changes something. */
+function stopsOf(n, at) { return [...new Set(Array.from({ length: n + 1 }, (_, i) => Math.round(at(i / n))))]; }
+const STOPS = {
+  batch: stopsOf(256, (f) => 512 ** f),
+  context: stopsOf(128, (f) => { const x = f * (CONTEXTS.length - 1), i = Math.min(CONTEXTS.length - 2, Math.floor(x)); return CONTEXTS[i] + (x - i) * (CONTEXTS[i + 1] - CONTEXTS[i]); }),
+};
+/** The position of a value on its slider; of one that a link brought and that is no stop, the last one below it. */
+function positionOf(name, value) { return STOPS[name].findLastIndex((stop) => stop <= value); }
 
 /** FLOPs and bytes of one pass of `batch` sequences with `n` new tokens each on top of `cached`. */
 function passOf(model, weights, batch, n, cached) {
@@ -46,16 +49,20 @@ function crossingBatch(model, weights, device, cached) {
 function buildLab(root) {
   const q = (selector) => root.querySelector(selector);
   const s = { root, canvas: q("canvas"), legend: q(".legend"), sentence: q(".say"), figs: q(".figs"), source: q(".source"), colours: null,
-    device: q(".device"), weights: q(".weights"), batch: q(".batch input"), context: q(".context input"), echoes: new Set() };
+    device: q(".device"), weights: q(".weights"), batch: q(".batch input"), context: q(".context input"), link: new Agreement() };
   s.tip = tooltip(root);
   s.say = announcer(root);
-  const change = (commit) => {
-    s.controls = { device: s.device.value, weights: s.weights.value, batch: batchAt(+s.batch.value), context: contextAt(+s.context.value) };
+  const change = (values, commit) => {
+    Object.assign(s.controls, values);
     drawLab(s);
-    if (commit) { s.echoes.add(JSON.stringify(s.controls)); s.send("controls", { ...s.controls }); s.say(s.sentence.textContent); }
+    if (commit) { s.send("controls", s.link.number(s.controls)); s.say(s.sentence.textContent); }
   };
-  for (const input of [s.batch, s.context]) { input.oninput = () => change(false); input.onchange = () => change(true); }
-  for (const select of [s.device, s.weights]) select.onchange = () => change(true);
+  for (const name of ["batch", "context"]) {
+    const input = s[name], value = () => ({ [name]: STOPS[name][+input.value] });
+    input.max = STOPS[name].length - 1;
+    input.oninput = () => change(value(), false); input.onchange = () => change(value(), true);
+  }
+  for (const name of ["device", "weights"]) s[name].onchange = () => change({ [name]: s[name].value }, true);
   s.canvas.onpointermove = (event) => {
     const near = (s.marks || []).map((m) => ({ ...m, d: Math.hypot(m.x - event.offsetX, m.y - event.offsetY) })).sort((a, b) => a.d - b.d)[0];
     if (near && near.d < 24) s.tip.show(s.canvas.offsetLeft + near.x, s.canvas.offsetTop + near.y, near.label); else s.tip.hide();
@@ -163,11 +170,9 @@ export default function (component) {
   s.weights.replaceChildren(...data.weights.map((x) => option(x.id, x.name)));
   s.root.querySelectorAll(".pick b").forEach((b, i) => { b.textContent = [text.device, text.weights][i]; });
   s.root.querySelector(".batch span").textContent = text.batch; s.root.querySelector(".context span").textContent = text.context;
-  // What Python sends back after our own change must not undo what the learner has moved meanwhile.
-  const told = JSON.stringify({ device: data.controls.device, weights: data.controls.weights, batch: data.controls.batch, context: data.controls.context });
-  if (!s.controls || !s.echoes.delete(told)) s.controls = { ...data.controls };
+  if (s.link.isNews(data.controls, data.seq)) s.controls = { ...data.controls };
   s.device.value = s.controls.device; s.weights.value = s.controls.weights;
-  s.batch.value = batchPosition(s.controls.batch); s.context.value = contextPosition(s.controls.context);
+  s.batch.value = positionOf("batch", s.controls.batch); s.context.value = positionOf("context", s.controls.context);
   const swatch = (css, label, kind) => h("span", {}, h("i", { style: css }), label, h("em", { class: "kind" }, kind));
   s.legend.replaceChildren(
     swatch({ background: "var(--decode)", borderRadius: "50%" }, text.decode, text.measured), swatch({ background: "var(--prefill)" }, text.prefill, text.measured),

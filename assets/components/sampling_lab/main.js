@@ -5,6 +5,7 @@
  *   logits_key,                     which array of the logits_store mount this is about
  *   n_vocab, dice_step,             dice_step: the step number that keys the dice, as in core.sampling.uniform(seed, step)
  *   settings: {temperature, top_k, top_p, min_p, repetition_penalty, seed},
+ *   seq,                            see Agreement in shared.js
  *   previous: [id…],                tokens read and written before, for the repetition penalty
  *   names: [[id, text, hex]…],      texts of the likeliest ids and of `previous`; others are asked for by id
  *   answer: [{text, hex, bits, step}],  the run's choices: token, doubt (bits at temperature 1), pass number (1 = first)
@@ -14,7 +15,7 @@
  *   presets: [[name, settings]…],   names are keys of text.preset_<name>
  *   lang, text: {…}                 the strings of TEXT below
  * }
- * Sends setStateValue: settings {…} when a control is let go · step n when a token of the strip is chosen ·
+ * Sends setStateValue: settings {…, seq} when a control is let go · step n when a token of the strip is chosen ·
  * names [id…] when a token is drawn whose text is not here.
  *
  * TEXT  aria strip strip_token {i} {text} {bits} after {context} n {n} · token logit scaled kept probability · cut_temperature cut_top_k
@@ -156,7 +157,7 @@ const nearest = (values, wanted) => values.reduce((best, value, i) => (Math.abs(
 const narrow = (root) => root.clientWidth < 560;
 
 function build(root) {
-  const lab = { root, data: null, text: {}, logits: null, key: "", pending: new Set(), known: "", asked: new Set(),  sortedThrows: null, thrown: 0, room: null };
+  const lab = { root, data: null, text: {}, logits: null, key: "", link: new Agreement(), asked: new Set(),  sortedThrows: null, thrown: 0, room: null };
   lab.strip = h("div", { class: "strip", role: "radiogroup" });
   lab.after = h("p", { class: "after" });
   lab.head = h("div", { class: "line head" }, ...["token", "logit", "scaled", "kept", "probability"].map((name) => h("span", { class: name })), h("span"));
@@ -219,9 +220,7 @@ function showValue(lab, name) {
 function commit(lab) {
   clearTimeout(lab.timer);
   lab.timer = setTimeout(() => {
-    const settings = { ...lab.params };
-    lab.pending.add(JSON.stringify(settings));
-    lab.send("settings", settings);
+    lab.send("settings", lab.link.number(lab.params));
     const { n, entropy } = lab.result ?? { n: 0, entropy: 0 };
     lab.say(`${t(lab.text.survivors_short, { n: lab.f.int(n) })}, ${t(lab.text.bits_short, { bits: lab.f.bits(entropy) })}`);
   }, 250);
@@ -241,12 +240,7 @@ function update(lab, component) {
   lab.send = component.setStateValue;
   lab.data = data; lab.text = data.text; lab.f = formats(data.lang);
   lab.names = new Map(data.names.map(([id, text, hex]) => [id, { text, hex }]));
-  const incoming = JSON.stringify(data.settings);
-  if (incoming !== lab.known) {
-    // Our own values come back from Python a moment later, perhaps after the learner has moved on: only news from elsewhere counts.
-    if (!lab.pending.delete(incoming)) { lab.params = { ...data.settings }; forget(lab); }
-    lab.known = incoming;
-  }
+  if (lab.link.isNews(data.settings, data.seq)) { lab.params = { ...data.settings }; forget(lab); }
   writeText(lab);
   drawStrip(lab);
   takeLogits(lab);

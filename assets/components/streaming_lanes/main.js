@@ -6,10 +6,11 @@
  *                                       bytes, and whether it ends inside a character
  *   controls: {send: "token"|"count"|"time", n, ms, draw: "asis"|"smooth"|"end", cps, delay, jitter},   what the learner has set; delay
  *                                       and jitter in ms
+ *   seq,                                see Agreement in shared.js
  *   dice: [0…1, …],                     one number per message for the simulated jitter, drawn by Python, so that both agree
  *   lang, text: {…}                     number formats; the strings under TEXT
  * }
- * Sends setStateValue("controls", {...}) when the learner has set something (not while dragging).
+ * Sends setStateValue("controls", {..., seq}) when the learner has set something (not while dragging).
  * The stages are those of core/streaming.py, number for number; a test compares them.
  */
 
@@ -92,7 +93,7 @@ function computeStages(s) {
 function buildLanes(root) {
   const q = (selector) => root.querySelector(selector);
   const s = { root, canvas: q("canvas"), knobs: q(".knobs"), held: q(".held"), screen: q(".screen"), shown: q(".shown"), caret: q(".caret"), bubble: q(".bubble"),
-    figs: q(".figs"), sentence: q(".say"), table: q("table"), numbers: q(".numbers"), controls: null, echoes: new Set(), colours: null };
+    figs: q(".figs"), sentence: q(".say"), table: q("table"), numbers: q(".numbers"), controls: null, link: new Agreement(), colours: null };
   s.player = new Player({ onChange: (p, why) => { if (s.stages) drawLanes(s, why); } });
   s.say = announcer(root);
   s.tip = tooltip(root);
@@ -167,12 +168,8 @@ function change(s, values, commit) {
   Object.assign(s.controls, values);
   restage(s);
   if (!commit) return;
-  s.echoes.add(nameOf(s.controls));
-  s.send("controls", { ...s.controls });
+  s.send("controls", s.link.number(s.controls));
 }
-
-/** One text per set of controls, whatever the order of its keys. */
-function nameOf(controls) { return JSON.stringify(Object.entries(controls).sort()); }
 
 /** New stages under the same clock: the playhead stays where it was in time. */
 function restage(s) {
@@ -336,11 +333,10 @@ export default function (component) {
   const { data, parentElement, setStateValue } = opened(component);
   const s = instance(parentElement, buildLanes);
   if (!data) return;
-  const words = JSON.stringify(data.text), fresh = data.stream.id !== s.id, set = nameOf(data.controls);
+  const words = JSON.stringify(data.text), fresh = data.stream.id !== s.id;
   Object.assign(s, { data, id: data.stream.id, f: formats(data.lang), text: data.text, send: setStateValue, colours: null, heldFor: null });
   if (fresh) { s.player.stop(); s.stages = null; }
-  // Python answers each commit; by then the learner may be further on. Only what did not come from here is taken over.
-  if (set !== s.set) { s.set = set; if (!s.echoes.has(set)) { s.echoes.clear(); s.controls = { ...data.controls }; } else if (set === nameOf(s.controls)) s.echoes.clear(); }
+  if (s.link.isNews(data.controls, data.seq)) s.controls = { ...data.controls };
   if (words !== s.words) {
     s.words = words;
     s.root.setAttribute("aria-label", data.text.aria);

@@ -254,7 +254,7 @@ const shown = (token) => showToken(textOf(token.bytes), toHex(token.bytes), toke
 
 function buildLab(root) {
   const q = (selector) => root.querySelector(selector);
-  const s = { root, q, base: {}, seq: 0, auto: true, tables: new Map(), box: q("textarea") };
+  const s = { root, q, link: new Agreement(), auto: true, tables: new Map(), box: q("textarea") };
   s.player = new Player({ count: 0, position: 0, duration: () => Math.min(0.9, Math.max(0.12, 16 / (s.order?.length || 1))), onChange: (p, why) => { if (s.enc) drawMerges(s, why); } });
   s.tip = tooltip(q(".journey"));
   s.box.oninput = () => { s.auto = true; s.token = -1; s.merge = null; s.box.value.length > 5000 ? later(s, "typing", 150, () => read(s)) : read(s); later(s, "send", 900, () => send(s)); };
@@ -269,12 +269,10 @@ function buildLab(root) {
 
 function later(s, name, ms, fn) { s.timers ??= {}; clearTimeout(s.timers[name]); s.timers[name] = setTimeout(fn, ms); }
 
-/** Tells Python. One message with everything, numbered, so that an echo of an older one cannot undo what came after. */
+/** Tells Python, in one message with everything. */
 function send(s) {
   const value = { typed: s.box.value, chat: s.chat, token: s.auto ? -1 : s.token, merge: s.player.position };
-  if (JSON.stringify(value) === JSON.stringify(s.base)) return;
-  s.base = value; s.seq += 1;
-  s.setStateValue("lab", { ...value, seq: s.seq });
+  if (!s.link.holds(value)) s.setStateValue("lab", s.link.number(value));
 }
 
 /** The text (or the mode) has changed: encode it and draw everything. */
@@ -588,15 +586,12 @@ export default function (component) {
   const { data, parentElement, setStateValue } = opened(component);
   const s = instance(parentElement, buildLab);
   if (!data) return;
-  const fresh = !s.data, words = JSON.stringify([data.text, data.lang, data.n_merges]);
+  const words = JSON.stringify([data.text, data.lang, data.n_merges]);
   Object.assign(s, { data, setStateValue, text: data.text, f: formats(data.lang) });
-  if (fresh || data.seq >= s.seq) {
-    const now = { typed: data.typed, chat: data.chat, token: data.token, merge: data.merge };
-    if (fresh || JSON.stringify(now) !== JSON.stringify(s.base)) {
-      Object.assign(s, { base: now, chat: now.chat, token: now.token, auto: now.token < 0, merge: now.merge });
-      if (s.box.value !== now.typed) s.box.value = now.typed;
-    }
-    s.seq = Math.max(s.seq, data.seq);
+  const { typed, chat, token, merge, seq } = data;
+  if (s.link.isNews({ typed, chat, token, merge }, seq)) {
+    Object.assign(s, { chat, token, auto: token < 0, merge });
+    if (s.box.value !== typed) s.box.value = typed;
   }
   if (s.words_ !== words) { s.words_ = words; s.listed = null; setWords(s); }
   const inputs = JSON.stringify([s.box.value, s.chat, data.table, data.parts, data.given, words]);
