@@ -143,6 +143,23 @@ def test_no_run_of_a_page_undoes_what_a_quick_hand_did_meanwhile(path: Path | No
         assert written_back(app) == [], key
 
 
+def test_a_run_does_not_undo_what_is_typed_after_it(with_model: Engine) -> None:
+    app = open_page(None, max_tokens="1")
+    app.text_input(key="ask_home_prompt").set_value("Why is the sky blue?")
+    app = app.button(key="ask_run").click().run()
+    assert_sound(app)
+    assert app.query_params["prompt"] == "Why is the sky blue?"
+    assert written_back(app) == []
+
+
+def test_a_prompt_of_several_lines_can_become_one_of_one_line(with_model: Engine) -> None:
+    app = open_page(None, max_tokens="1", prompt="Two\nlines")
+    app.text_area(key="ask_home_prompt").set_value("One line")
+    app = app.button(key="ask_run").click().run()
+    assert_sound(app)
+    assert app.text_input(key="ask_home_prompt").value == "One line"
+
+
 @pytest.mark.parametrize("locale", ["ja", "ja-JP", "en-GB", "de", None])
 def test_the_browser_chooses_the_language(
     locale: str | None, monkeypatch: pytest.MonkeyPatch, no_model: Engine

@@ -22,8 +22,15 @@ if TYPE_CHECKING:
 def _submit(key: str) -> None:
     settings = settings_module.current()
     settings.rejected.clear()
-    settings.set("prompt", st.session_state[key])
+    before, typed = settings.get("prompt"), st.session_state[key]
+    settings.set("prompt", typed)
+    if _has_lines(typed) == _has_lines(before):  # the box stays, and what was typed into it since must stay there
+        st.session_state[f"{key}_seen"] = typed
     live.ask()
+
+
+def _has_lines(prompt: str) -> bool:
+    return "\n" in prompt
 
 
 def prompt_row(frame: Frame) -> None:
@@ -35,7 +42,7 @@ def prompt_row(frame: Frame) -> None:
         st.session_state[key] = st.session_state[f"{key}_seen"] = wanted
     with st.container(key="otat_ask", horizontal=True, vertical_alignment="bottom"):
         with st.form("ask_form", border=False), st.container(key="otat_ask_form", horizontal=True):
-            make = st.text_area if "\n" in wanted else st.text_input
+            make = st.text_area if _has_lines(wanted) else st.text_input
             make(
                 frame.t("control.prompt"), key=key, label_visibility="collapsed",
                 placeholder=frame.t("ask.placeholder"), max_chars=live.MAX_CHARACTERS,
