@@ -44,7 +44,7 @@ Measurement = tuple[MachineLimits, tuple[PassPoint, ...]]
 
 @functools.lru_cache(maxsize=1)
 def accelerators() -> tuple[dict[str, Any], ...]:
-    """Named accelerators with the source of their figures."""
+    """Named accelerators. The text key `source.<id>` says where their figures come from."""
     return tuple(json.loads(DATA.read_text(encoding="utf-8")))
 
 
@@ -158,7 +158,7 @@ def devices(frame: Frame, limits: MachineLimits, is_own: bool) -> list[dict[str,
             "name": a["name"],
             "read": a["read_gb_s"] * 1e9,
             "flops": a["tflops"] * 1e12,
-            "source": a["source"],
+            "source": frame.t(f"source.{a['id']}"),
         }
         for a in accelerators()
     ]

@@ -137,4 +137,4 @@ def cards(frame: Frame) -> None:
     sums = 2 * spec.n_layers
     key = "cards.slower" if times[2] > alone else "cards.less" if times[2] > 0.55 * alone else "cards.near"
     st.markdown(frame.md(key, ratio=f"{alone / times[2]:.2f}", sums=sums, model=spec.name))
-    st.caption(frame.md("cards.note", source=card["source"]))
+    st.caption(frame.md("cards.note", source=frame.t(f"source.{card['id']}")))
