@@ -212,7 +212,9 @@ function drawCanvas(s, now) {
     ctx.fillStyle = colour; ctx.fillText(s.text[key], 0, y);
   });
   axis(ctx, c, s, sx, w, lanes[2] + tall, unit);
-  ctx.fillStyle = c.ink; ctx.fillRect(Math.max(0, Math.min(w - 2, sx(now) - 1)), lanes[0] - 3, 2, lanes[2] + tall - lanes[0] + 6);
+  if (now < s.stages.end - 1e-9) { // at the end it would stand on the last message
+    ctx.fillStyle = c.ink; ctx.fillRect(Math.max(0, Math.min(w - 2, sx(now) - 1)), lanes[0] - 3, 2, lanes[2] + tall - lanes[0] + 6);
+  }
   s.canvas.setAttribute("aria-label", `${s.text.aria}: ${t(s.text.event_of, { i: s.player.position, n: s.player.count })}, ${s.f.ms(now * 1000)}`);
 }
 
