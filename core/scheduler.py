@@ -360,7 +360,10 @@ class Scheduler:
     def _drop_and_admit(self) -> None:
         for run in [*self._running, *self._waiting]:
             if run._cancelled or run.is_abandoned() or self._closing:
-                self._finish(run, "cancelled")
+                try:
+                    self._finish(run, "cancelled")
+                except Exception as error:  # no memory for its trace, perhaps: the others go on
+                    self._fail(run, error)
         while self._waiting and len(self._running) < self.max_num_seqs:
             run = self._waiting.popleft()
             self._running.append(run)  # before anything can fail, so that _fail finds it

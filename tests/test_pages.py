@@ -355,3 +355,17 @@ def test_loading_that_fails_is_told_and_can_be_tried_again(
     assert broken.status.ready
     broken.scheduler.close()
     gc.unfreeze()
+
+
+def test_a_model_that_could_not_be_loaded_is_told_until_it_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine("/no/such/model")
+    engine.start()
+    assert engine._thread is not None
+    engine._thread.join(60)
+    assert engine.status.failed
+    monkeypatch.setattr(cache, "engine", lambda: engine)
+    app = open_page(None)
+    for _ in range(3):
+        app.run()
+        assert "/no/such/model" in app.error[0].value
+        assert engine.status.failed

@@ -165,3 +165,70 @@ def test_a_name_that_nobody_declared_is_a_mistake() -> None:
         Settings().get("no_such_setting")
     with pytest.raises(ValueError, match="no name"):
         module.declare("Bad Name", 1)
+
+
+# ---- what the browser sends late -------------------------------------------------------------------------------------
+
+
+class Browser(dict[str, str]):
+    """What `st.query_params` is to the module."""
+
+    to_dict = dict.copy
+
+    def from_dict(self, values: dict[str, str]) -> None:
+        self.clear()
+        self.update(values)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    return now
+
+
+def changed(seen: dict[str, str], monkeypatch: pytest.MonkeyPatch, mine: Settings, value: int) -> None:
+    """A callback in a run whose message carried the URL `seen`."""
+    monkeypatch.setattr(module.st, "query_params", Browser(seen))
+    mine.set("seed", value)
+    module.write_url(mine)
+
+
+def test_a_url_from_before_a_change_is_not_taken_back(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = Settings({"seed": 1})
+    changed({"seed": "1"}, monkeypatch, mine, 2)
+    changed({"seed": "1"}, monkeypatch, mine, 3)  # the browser has not heard of the 2 yet
+    for late in ("1", "2", "3"):
+        mine.pull(Browser(seed=late))
+        assert mine.get("seed") == 3
+    clock[0] += module.LATE_S + 0.1
+    mine.pull(Browser(seed="1"))  # Back in the browser
+    assert mine.get("seed") == 1
+
+
+def test_a_value_that_came_back_at_once_counts(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = Settings({"seed": 1})
+    changed({"seed": "1"}, monkeypatch, mine, 2)
+    changed({"seed": "2"}, monkeypatch, mine, 1)
+    mine.pull(Browser(seed="1"))
+    assert mine.get("seed") == 1
+    mine.pull(Browser(seed="2"))
+    assert mine.get("seed") == 1
+
+
+def test_text_that_fits_into_no_url_is_refused() -> None:
+    mine = Settings()
+    assert not mine.set("prompt", "half of a pair: \ud800")
+    assert mine.query() == {}
+    assert mine.set("prompt", "whole: 😀")
+    mine.query()
+
+
+@pytest.mark.parametrize("value", [70.553706, 0.05, 1e-7, 123456.789])
+def test_a_number_survives_the_url(value: float) -> None:
+    module.declare("survives", 0.0)
+    mine = Settings()
+    mine.set("survives", value)
+    again = Settings()
+    again.pull(mine.query())
+    assert again.get("survives") == value

@@ -238,10 +238,14 @@ class Frame:
 def page_frame(page: str) -> Frame:
     """The first call of every page (see the module's docstring). `page` is the file's name without its number."""
     settings = settings_module.current()
-    if st.session_state.get("otat_page") != page:
+    before = st.session_state.get("otat_page")
+    if before != page:
         settings.rejected.clear()
         st.session_state["otat_page"] = page
-    settings.pull(st.query_params)
+    if before in (None, page):
+        # From page to page the settings themselves travel. A link's URL was written when its page was last drawn whole,
+        # and may be older than what was chosen on it since.
+        settings.pull(st.query_params)
     frame = Frame(page, _language(settings), settings)
     st.set_page_config(
         page_title=f"{frame.t('title')} · {frame.t('app')}", page_icon=str(ROOT / "assets" / "icon.svg"), layout="wide",

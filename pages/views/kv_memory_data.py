@@ -203,6 +203,7 @@ def take_view(chosen: Settings, sent: object) -> None:
 def take_model(chosen: Settings, layout: KVLayout, name: str) -> None:
     """Make `layout` the page's model."""
     chosen.set("mem_layers", layout_code(layout))
+    name = name.encode("utf-8", "replace").decode()  # JSON can hold half a surrogate pair
     chosen.set("mem_name", " ".join(name.split())[:MAX_NAME])
     chosen.set("mem_model", "custom")
 

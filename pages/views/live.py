@@ -158,8 +158,9 @@ def _has_news(frame: Frame) -> bool:
 
 
 def _status(frame: Frame, had_news: bool) -> None:
-    if st.session_state.get("otat_drawn"):
-        # Not in a session's very first run: importing torch would compete with drawing the page.
+    if st.session_state.get("otat_drawn") and not cache.engine().status.failed:
+        # Not in a session's very first run: importing torch would compete with drawing the page. And not after a
+        # failure: that is told first, with a button to try again.
         cache.engine().start()
     st.session_state["otat_drawn"] = True
     started = try_start()

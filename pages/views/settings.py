@@ -2,8 +2,9 @@
 
 A learner's settings (prompt, temperature, language …) must survive a page switch, a reload, the back button, and a
 link sent to a friend. Streamlit forgets a widget's value when its page is left, so the values live here instead: one
-`Settings` object per session. Parameters present in the URL win over it; widgets are seeded from it and write to it
-and to the URL (controls.py); `page_frame()` writes the URL, non-default values only, at the start of each page.
+`Settings` object per session. Parameters present in the URL win over it, unless the URL is only late (`pull`); widgets
+are seeded from it and write to it and to the URL (controls.py); `page_frame()` writes the URL, non-default values
+only, at the start of each page.
 
 The values in the URL do not depend on the language. What comes from a URL is checked here, in Python, because anyone
 can type anything there: a bad value becomes the default and one clear sentence.
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from collections.abc import Callable, Iterator, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +27,7 @@ from urllib.parse import quote
 import streamlit as st
 
 MAX_NEW_TOKENS = 256
+LATE_S = 3.0  # so long after a change the browser may still send the URL from before it
 MAX_LINK_BYTES = 6_000  # a longer prompt stays in the session: servers and chat programs cut longer links
 _NAME = re.compile(r"^[a-z][a-z0-9_]{0,31}$")
 _KEY = "otat_settings"
@@ -43,7 +46,7 @@ class Setting:
     def read(self, raw: str) -> Any:
         """The value in `raw`. Raises ValueError where it cannot be read or is not allowed."""
         value = self.parse(raw)
-        if not self.check(value):
+        if not _allowed(self, value):
             raise ValueError(self.name)
         return value
 
@@ -72,7 +75,7 @@ def number(raw: str) -> float:
 
 
 def _write_number(value: float) -> str:
-    return f"{value:g}"
+    return f"{value:.10g}"
 
 
 def _write_flag(value: bool) -> str:
@@ -146,6 +149,8 @@ class Settings:
     values: dict[str, Any] = field(default_factory=dict)
     unread: dict[str, str] = field(default_factory=dict)  # from the URL, for a page that was not opened yet
     rejected: list[str] = field(default_factory=list)
+    written: dict[str, str] = field(default_factory=dict)  # the URL that was sent last
+    replaced: dict[tuple[str, str], float] = field(default_factory=dict)  # (name, value in the URL) -> when
 
     def get(self, name: str) -> Any:
         """The value of a declared setting. KeyError for a name nobody declared (a programming mistake)."""
@@ -162,9 +167,14 @@ class Settings:
         return True
 
     def pull(self, query: MutableMapping[str, str]) -> None:
-        """Take over what the URL says. What cannot be used is remembered in `rejected` and left out."""
+        """Take over what the URL says. What cannot be used is remembered in `rejected` and left out.
+
+        With each message the browser sends the URL as it stands there, which may be from before a change that it has
+        not heard of yet. So what was just replaced is not taken back; later it is: somebody went Back in the browser.
+        """
+        now = time.monotonic()
         for name in list(query):
-            if not _NAME.match(name):
+            if not _NAME.match(name) or now - self.replaced.get((name, query[name]), -math.inf) < LATE_S:
                 continue
             if name in _DECLARED:
                 self._take(name, query[name])
@@ -195,6 +205,8 @@ class Settings:
 
 def _allowed(setting: Setting, value: Any) -> bool:
     try:
+        if isinstance(value, str):
+            value.encode("utf-8")  # half a surrogate pair, which JSON can hold, fits into no URL and no page
         return bool(setting.check(value))
     except (TypeError, ValueError):
         return False
@@ -210,6 +222,13 @@ def current() -> Settings:
 
 def write_url(settings: Settings) -> None:
     """Make the URL say what the settings say; nothing is sent where it already does."""
-    wanted = settings.query()
-    if st.query_params.to_dict() != wanted:
+    wanted, before = settings.query(), st.query_params.to_dict()
+    if before != wanted:
+        now = time.monotonic()
+        settings.replaced = {old: when for old, when in settings.replaced.items() if now - when < LATE_S}
+        for old in (*before.items(), *settings.written.items()):
+            settings.replaced[old] = now
+        for kept in wanted.items():
+            settings.replaced.pop(kept, None)
+        settings.written = wanted
         st.query_params.from_dict(wanted)

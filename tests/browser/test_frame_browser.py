@@ -72,6 +72,15 @@ def test_a_value_survives_page_switch_reload_and_back(open_page: Callable[..., P
     expect(slider(page, "Temperature")).to_have_value("0.2")
 
 
+def test_a_link_to_another_page_keeps_what_was_chosen_since_it_was_drawn(open_page: Callable[..., Page]) -> None:
+    page = open_page("tokens", lang="en", text="abc")
+    page.locator("textarea").fill("hello world")
+    page.wait_for_url("**text=hello*")
+    go_to(page, "prefill")
+    go_to(page, "tokens")
+    expect(page.locator("textarea")).to_have_value("hello world")
+
+
 def test_a_copied_link_opens_with_its_values_in_another_browser(open_page: Callable[..., Page]) -> None:
     page = open_page("", temperature=0.6, top_k=7, seed=11, chat=0, prompt="Once upon a time")
     expect(page.get_by_role("textbox", name="Prompt")).to_have_value("Once upon a time")

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+from pages.views.settings import LATE_S
 from tests.browser.helpers import wait_for_app, wait_for_model
 from tests.conftest import ROOT
 
@@ -100,6 +101,20 @@ def test_the_last_of_many_quick_changes_stays(far_page: Callable[..., Page]) -> 
     assert page.evaluate("seen") == ["f16", "q8_0", "f32", "q8_0", "q4_0"]
 
 
+def test_a_click_before_the_answer_does_not_undo_a_change(far_page: Callable[..., Page]) -> None:
+    """Each message carries the browser's URL, which is that from before the change."""
+    page = far_page("latency", bundle=2)
+    slider = page.get_by_role("slider", name="Tokens in each message")
+    slider.press("ArrowRight")
+    page.wait_for_timeout(LATE_MS / 2)
+    page.locator("[data-testid=stRadio] label").first.click()
+    page.wait_for_url("**bundle=3*")
+    page.wait_for_timeout(3 * LATE_MS)
+    wait_for_app(page)
+    expect(slider).to_have_value("3")
+    assert "bundle=3" in page.url
+
+
 @pytest.mark.parametrize(
     ("name", "control", "setting", "choices"),
     [
@@ -116,6 +131,7 @@ def test_back_in_the_browser_takes_a_choice_back(
         page.locator(control).select_option(choice)
         page.wait_for_url(f"**{setting}={choice}*")
         wait_for_app(page)
+    page.wait_for_timeout(1000 * LATE_S + 100)  # until then Python takes the earlier URL for a late one
     for choice in choices[-2::-1]:
         page.go_back()
         page.wait_for_url(f"**{setting}={choice}*")
