@@ -78,4 +78,9 @@ def _read_layer(text: str) -> KVLayer:
         raise ValueError(text)
     kind, k, v, heads, extras = match.groups()
     more = {_EXTRAS[letter]: int(digits) for letter, digits in re.findall(r"([wspi])(\d+)", extras)}
-    return KVLayer(_KINDS[kind], int(k), int(v), kv_heads=int(heads), **more)
+    layer = KVLayer(_KINDS[kind], int(k), int(v), kv_heads=int(heads), **more)
+    if layer.kv_heads and (layer.k_elements % layer.kv_heads or layer.v_elements % layer.kv_heads):
+        raise ValueError(text)
+    if layer.state_parts and layer.state_elements % layer.state_parts:
+        raise ValueError(text)
+    return layer

@@ -80,7 +80,6 @@ _DELTA = {
     "linear_num_value_heads": 32,
 }
 _MORE_NESTED: dict[str, dict[str, object]] = {
-    "gemma3n_text": {"num_kv_shared_layers": 15},
     "deepseek_v2": _MLA,
     "deepseek_v3": _MLA,
     "qwen3_next": dict(_DELTA),
@@ -110,14 +109,15 @@ _TABLE: dict[Read, str] = {
         jais2 minicpm nanochat nemotron olmo olmo2 olmoe orion phi telechat xverse Yi aquila skywork
     """,
     f.multi_head: """
-        gpt2 gpt-sw3 gptj gpt_neox bloom opt xglm biogpt persimmon ctrl jais
+        gpt2 gpt-sw3 gptj gpt_neox opt xglm biogpt persimmon ctrl jais
     """,
     _OWN: """
         arctic bitnet emu3_text_model ernie4_5_moe exaone glm4_moe glm4v_text glm4v_moe_text
         grok-1 grok stablelm stablelm_epoch qwen3_omni_moe_text qwen3_vl_moe_text
     """,
-    _ALL_SLIDE: "mistral mixtral ministral phimoe starcoder2 ministral3",
-    f.windowed: "phi3 phi3_v phi4mm phi4_multimodal",
+    _ALL_SLIDE: "mistral mixtral ministral phimoe starcoder2 ministral3 phi4_multimodal",
+    f.windowed: "phi3 phi3_v phi4mm",
+    f.bloom: "bloom",
     partial(f.switched_window, own=True): """
         qwen2 qwen2_moe qwen3_moe qwen2_vl_text qwen2_5_vl_text qwen2_5_omni_text minicpmv minicpmo
         mimo
@@ -135,7 +135,6 @@ _TABLE: dict[Read, str] = {
     f.deci: "nemotron-nas deci",
     f.hunyuan: "hunyuan hunyuan_v1_dense hunyuan_v1_moe",
     f.minimax: "minimax minimax_m1 minimax_text_01 MiniMaxText01 MiniMaxM1",
-    f.minimax_m3: "minimax_m3 minimax_m3_vl_text",
     f.mamba1: "mamba falcon_mamba",
     f.lfm2: "lfm2 lfm2_moe",
 }
@@ -150,10 +149,10 @@ FAMILIES |= {
         ("glm", _OWN, {"head_dim": 128}),
         ("glm4", _OWN, {"head_dim": 128}),
         ("helium", _OWN, {"head_dim": 128}),
-        ("ernie4_5", _OWN, {"head_dim": 128}),
-        ("internlm3", _OWN, {"head_dim": 128}),
+        ("ernie4_5", f.derived_width, {"head_dim": 128}),
+        ("internlm3", f.derived_width, {"head_dim": 128}),
         ("minimax_m2", _OWN, {"head_dim": 128}),
-        ("seed_oss", _OWN, {"head_dim": 128}),
+        ("seed_oss", f.derived_width, {"head_dim": 128}),
         ("solar_open", _OWN, {"head_dim": 128}),
         ("mistral", _ALL_SLIDE, {"sliding_window": 4096}),
         ("ministral", _ALL_SLIDE, {"sliding_window": 4096}),
@@ -164,7 +163,7 @@ FAMILIES |= {
         ("gemma2", partial(f.windowed, pattern=2, own=True), {"head_dim": 256, "sliding_window": 4096}),
         ("vaultgemma", partial(f.windowed, pattern=2, own=True), {"head_dim": 256, "sliding_window": 4096}),
         ("gemma3_text", f.gemma3, {"head_dim": 256, "sliding_window": 4096}),
-        ("gemma3n_text", f.gemma3n, {"head_dim": 256, "sliding_window": 512}),
+        ("gemma3n_text", f.gemma3n, {"head_dim": 256, "sliding_window": 512, "num_kv_shared_layers": 15}),
         ("gemma4_text", f.gemma4, {"head_dim": 256, "sliding_window": 512, "global_head_dim": 512}),
         ("gpt_oss", partial(f.windowed, pattern=2, own=True), {"head_dim": 64, "sliding_window": 128}),
         ("cohere2", partial(f.windowed, pattern=4), {"sliding_window": 4096}),
@@ -189,7 +188,7 @@ FAMILIES |= {
         ("gpt_neo", f.gpt_neo, {"window_size": 256}),
         ("gpt_bigcode", f.grouped_by_flag, {}),
         ("qwen", f.wide_heads, {}),
-        ("jetmoe", f.wide_heads, {}),
+        ("jetmoe", f.jetmoe, {}),
         ("phi-msft", f.phi_msft, {}),
         ("openelm", f.openelm, {}),
         ("deepseek_v4", f.deepseek_v4, {}),
@@ -212,6 +211,8 @@ FAMILIES |= {
         ("recurrent_gemma", f.recurrent_gemma, {"attention_window_size": 2048, "conv1d_width": 4}),
         ("kimi_linear", f.kimi_linear, {}),
         ("mllama_text_model", f.mllama, {}),
+        ("minimax_m3", f.minimax_m3, {"head_dim": 128}),
+        ("minimax_m3_vl_text", f.minimax_m3, {"head_dim": 128}),
     )
 }
 
@@ -258,6 +259,13 @@ def layout_from_config(config: Mapping[str, object], *, include_mtp: bool = Fals
             str(error.values["name"]), "comes out absurdly large", "Check the sizes in the file."
         ) from error
     reader.finish()
+    names = config.get("architectures")
+    if isinstance(names, list) and any(str(name).endswith("EncoderModel") for name in names):
+        raise _refuse(
+            "architectures",
+            "names an encoder: it reads, it does not write, and keeps no cache",
+            "Give the whole model's config.json.",
+        )
     return KVLayout(tuple(layers), family)
 
 

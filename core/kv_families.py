@@ -134,14 +134,33 @@ def plain(r: Reader, own: bool = False) -> Layers:
     return [layer] * n if types is None else typed_layers(r, types, {FULL_TYPES: layer})
 
 
+def derived_width(r: Reader) -> Layers:
+    """Plain; `"head_dim": null` means hidden size / heads, while without the key it is the class's own number."""
+    r.null_means_derived("head_dim")
+    return plain(r, own=True)
+
+
 def multi_head(r: Reader) -> Layers:
-    """Layers in which every query head has its own KV head."""
+    """Layers in which every query head has its own KV head (SantaCoder, a GPT-2 by name, has one for all)."""
     n, heads = count_layers(r), r.need(*HEADS)
+    sort = r.get("attention_head_type")
+    if sort not in (None, "multihead", "multiquery"):
+        raise r.refuse("attention_head_type", "is neither multihead nor multiquery")
+    if sort == "multiquery":
+        return [full(1, head_width(r, heads))] * n
     if r.number("num_key_value_heads") not in (None, heads):
         raise r.refuse(
             "num_key_value_heads", f"is not {heads}, but every query head has its own KV head in this family"
         )
     return [full(heads, head_width(r, heads))] * n
+
+
+def bloom(r: Reader) -> Layers:
+    """BLOOM's files call the hidden size `n_embed`, and have it win over `hidden_size`."""
+    n, heads, hidden = count_layers(r), r.need(*HEADS), r.need("n_embed", "hidden_size")
+    if hidden % heads:
+        raise r.refuse("n_embed", f"is {hidden}, which {heads} heads do not divide", "Correct the value.")
+    return [full(heads, hidden // heads)] * n
 
 
 def windowed(r: Reader, pattern: int | None = None, own: bool = False, first_full: bool = False) -> Layers:
@@ -182,7 +201,7 @@ def _pattern(r: Reader, n_layers: int, pattern: object) -> tuple[bool, ...]:
 
 def switched_window(r: Reader, own: bool = False) -> Layers:
     """Qwen: a window that counts only if `use_sliding_window` is true, and then from layer
-    `max_window_layers` on.
+    `max_window_layers` on. Qwen3-MoE's class lets all layers slide, Qwen2-MoE's every second one.
     """
     r.ignore("max_window_layers")
     if not r.flag("use_sliding_window"):
@@ -195,6 +214,10 @@ def switched_window(r: Reader, own: bool = False) -> Layers:
     slides = sliding(window, kv, width)
     if types is not None:
         return typed_layers(r, types, {FULL_TYPES: full(kv, width), WINDOW_TYPES: slides})
+    if r.family == "qwen3_moe":
+        return [slides] * n
+    if r.family == "qwen2_moe":
+        raise r.refuse("layer_types", "is missing although the window is switched on", "Add the key.")
     if start is None:
         raise r.refuse("max_window_layers", "is missing although the window is switched on", "Add the key.")
     return [full(kv, width) if i < start else slides for i in range(n)]
@@ -216,12 +239,14 @@ def dots1(r: Reader) -> Layers:
 
 
 def smollm3(r: Reader) -> Layers:
-    if r.flag("use_sliding_window"):
+    if not r.flag("use_sliding_window"):
+        r.ignore("sliding_window")
+        return plain(r, own=True)
+    if r.sequence("layer_types") is None:
         raise r.refuse(
             "use_sliding_window", "is true, and which layers slide depends on their position coding"
         )
-    r.ignore("sliding_window")
-    return plain(r)
+    return windowed(r, own=True)
 
 
 def afmoe(r: Reader) -> Layers:
@@ -264,7 +289,6 @@ def gemma4(r: Reader) -> Layers:
         raise r.refuse(
             "use_bidirectional_attention", "is “all”: this model reads, it does not write, and keeps no cache"
         )
-    r.ignore("per_layer_config")
     n, heads = count_layers(r), r.number(*HEADS)
     kv, width, window = (
         kv_heads(r, heads, own=True),
@@ -277,8 +301,37 @@ def gemma4(r: Reader) -> Layers:
     types = r.sequence("layer_types", n) or [
         "sliding_attention" if (i + 1) % 6 else "full_attention" for i in range(n)
     ]
+    types = [*types[:-1], "full_attention"]
     kinds: Kinds = {FULL_TYPES: full(global_kv or kv, wide), WINDOW_TYPES: sliding(window, kv, width)}
-    return _drop_shared(r, typed_layers(r, [*types[:-1], "full_attention"], kinds))
+    own = per_layer(r, n, ("head_dim", "num_key_value_heads"))
+    if own is None:
+        return _drop_shared(r, typed_layers(r, types, kinds))
+    # Saved by a later library: the full layers' shape stands in each layer's own entry, and in no other key.
+    if sorted(own) != [i for i, name in enumerate(types) if name in FULL_TYPES]:
+        raise r.refuse("per_layer_config", "does not name the full layers", "Use the complete config.json.")
+    layers = typed_layers(r, types, kinds)
+    for i, keys in own.items():
+        layers[i] = full(keys.get("num_key_value_heads", kv), keys.get("head_dim", width))
+    return _drop_shared(r, layers)
+
+
+def per_layer(r: Reader, n: int, known: Sequence[str]) -> dict[int, dict[str, int]] | None:
+    """What `per_layer_config` says of single layers: {"05": {"head_dim": 512}}. Anything unknown is refused."""
+    entries = r.section("per_layer_config")
+    if entries is None:
+        return None
+    out: dict[int, dict[str, int]] = {}
+    for name in entries.config:
+        entry = entries.section(str(name))
+        if not str(name).isdecimal() or not str(name).isascii() or int(name) >= n or entry is None:
+            raise r.refuse("per_layer_config", f"has the entry “{str(name)[:20]}”, which is no layer")
+        odd = set(entry.config) - {*known, "num_attention_heads"}
+        if odd or int(name) in out:
+            raise r.refuse(
+                "per_layer_config", f"says “{str(min(odd, default=name))[:30]}” of a layer, which is not known here"
+            )
+        out[int(name)] = {key: entry.need(key) for key in known if key in entry.config}
+    return out
 
 
 def llama4(r: Reader) -> Layers:
@@ -319,6 +372,7 @@ def step35(r: Reader) -> Layers:
     MTP layers.
     """
     n = count_layers(r)
+    per_layer(r, MAX_LAYERS, ())  # query heads only, which keep nothing
     kv, width = r.need("num_attention_groups", "num_key_value_heads"), r.need("head_dim")
     types = r.sequence("layer_types")
     if types is None or len(types) < n:
@@ -396,8 +450,12 @@ def chatglm(r: Reader) -> Layers:
     return [full(kv, head_width(r, heads, ("kv_channels", "head_dim")))] * n
 
 
+def jetmoe(r: Reader) -> Layers:
+    return [full(r.need("num_key_value_heads"), r.need("kv_channels"))] * count_layers(r)
+
+
 def wide_heads(r: Reader) -> Layers:
-    """Qwen (the first) and JetMoE: the head's width is `kv_channels`."""
+    """Qwen (the first): the head's width is `kv_channels`."""
     n, heads = count_layers(r), r.number(*HEADS)
     kv = r.number("num_key_value_heads") or heads or r.need(HEADS[0])
     return [full(kv, head_width(r, heads, ("kv_channels", "head_dim")))] * n
@@ -485,9 +543,10 @@ def mla(r: Reader, per_layer: int = 1) -> Layers:
     """
     n = count_layers(r)
     r.ignore("num_key_value_heads", "v_head_dim", "head_dim", "qk_nope_head_dim", "num_attention_heads")
-    rank = r.number("kv_lora_rank")
-    if rank is None and r.get("use_mla") is False:
+    if r.get("use_mla") is False:
+        r.ignore("kv_lora_rank", "qk_rope_head_dim")
         return _without_latents(r, n)
+    rank = r.number("kv_lora_rank")
     if rank is None:
         raise r.refuse("kv_lora_rank", "is missing or null", "Use the complete config.json of the model.")
     index = r.number("index_head_dim") or 0
@@ -501,7 +560,10 @@ def mla(r: Reader, per_layer: int = 1) -> Layers:
 def _without_latents(r: Reader, n: int) -> Layers:
     """DeepSeek-VL2's smaller members switch the latents off and keep plain K and V."""
     heads = r.need("num_attention_heads")
-    return [full(r.need("num_key_value_heads"), r.need("hidden_size") // heads)] * n
+    hidden = r.need("hidden_size")
+    if hidden % heads:
+        raise r.refuse("hidden_size", f"is {hidden}, which {heads} heads do not divide", "Correct the value.")
+    return [full(r.need("num_key_value_heads"), hidden // heads)] * n
 
 
 def deepseek_v4(r: Reader) -> Layers:
@@ -631,7 +693,7 @@ def falcon_h1(r: Reader) -> Layers:
     """Attention and a recurrent state side by side in every layer."""
     n = count_layers(r)
     inner = r.number("mamba_d_ssm") or r.need("mamba_expand") * r.need("hidden_size")
-    state, layer = _mamba2(r, inner, MAMBA_NAMES), attention_layer(r)
+    state, layer = _mamba2(r, inner, MAMBA_NAMES), attention_layer(r, own=True)
     both = KVLayer(
         "full",
         layer.k_elements,
@@ -668,7 +730,7 @@ def nemotron_h(r: Reader) -> Layers:
     heads, width = r.need("mamba_num_heads"), r.need("mamba_head_dim")
     state = _mamba2(r, heads * width, NEMOTRON_NAMES)
     kinds: Kinds = {
-        FULL_TYPES: attention_layer(r, keys=("attention_head_dim", "head_dim")),
+        FULL_TYPES: full(kv_heads(r, r.number(*HEADS), own=True), r.need("attention_head_dim", "head_dim")),
         STATE_TYPES: state,
     }
     return typed_layers(r, types, {**kinds, EMPTY_TYPES: NOTHING})
@@ -779,7 +841,7 @@ def minimax(r: Reader) -> Layers:
     attention.
     """
     n, heads = count_layers(r), r.need(*HEADS)
-    layer, width = attention_layer(r), head_width(r, heads)
+    layer, width = attention_layer(r, own=True), head_width(r, heads)
     state = KVLayer("state", state_elements=heads * width * width, state_parts=heads)
     marks, types = r.numbers("attn_type_list", 0, 1, n), r.sequence("layer_types", n)
     if types is None and marks is None:
@@ -839,6 +901,7 @@ def mllama(r: Reader) -> Layers:
 
 def encoder_decoder(r: Reader) -> Layers:
     """BART, Whisper, Marian …: each decoder layer keeps its own text and, once, the encoder's output."""
+    _needs_both(r)
     n, heads = (
         r.need("decoder_layers", "num_decoder_layers", high=MAX_LAYERS),
         r.need("decoder_attention_heads"),
@@ -846,7 +909,13 @@ def encoder_decoder(r: Reader) -> Layers:
     return _both_attentions(r, n, heads, head_width(r, heads))
 
 
+def _needs_both(r: Reader) -> None:
+    if not r.flag("is_encoder_decoder", default=True):
+        raise r.refuse("is_encoder_decoder", "is false: one half of the model alone keeps something else")
+
+
 def t5(r: Reader) -> Layers:
+    _needs_both(r)
     encoder = r.number("num_layers", high=MAX_LAYERS)
     n = r.number("num_decoder_layers", high=MAX_LAYERS) or encoder or r.need("num_layers")
     return _both_attentions(r, n, r.need("num_heads"), r.need("d_kv"))

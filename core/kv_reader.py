@@ -31,7 +31,10 @@ STRUCTURAL = frozenset(
     global_attn_every_n_layers
     num_memory_blocks dense_attention_every_n_layers n_recurrent_loops loop_num_passes num_loops
     n_heads_in_group attention_head_size cross_attn_every_n_layers cross_layer_interval recurrent_block_type
-    no_attention_layers k_head_dim num_hash_layers kv_sharing kv_share_map layer_share_map kv_compression
+    attention_head_type multi_query use_mla n_kv_heads kv_heads num_query_groups kv_head_dim value_head_dim
+    attention_window local_window_size swa_layers sliding_window_layers full_attn_interleave total_ut_steps
+    add_cross_attention no_attention_layers k_head_dim num_hash_layers kv_sharing kv_share_map layer_share_map
+    kv_compression
     """.split()  # noqa: SIM905
 )
 MAX_VALUE = 10**6
@@ -88,6 +91,11 @@ class Reader:
         if any(key in self.config and key in NULL_MEANS_NONE for key in keys):
             return None
         return next((self._defaults[key] for key in keys if self._defaults.get(key) is not None), None)
+
+    def null_means_derived(self, key: str) -> None:
+        """In this family an explicit null is not an absent key: the class then works the value out."""
+        if key in self.config and self.config[key] is None:
+            self._defaults.pop(key, None)
 
     def ignore(self, *keys: str) -> None:
         """Keys known to be without effect in this family."""

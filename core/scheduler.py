@@ -204,8 +204,11 @@ class Run:
 class Job:
     """A measurement that shares the model with the runs. `results` grows with every `yield` of its generator."""
 
-    def __init__(self, name: str, work: Iterator[object], wake: Callable[[], None]) -> None:
-        self.name, self._work, self._wake = name, work, wake
+    def __init__(
+        self, name: str, work: Iterator[object], wake: Callable[[], None], keepalive_s: float | None = None
+    ) -> None:
+        self.name, self._work, self._wake, self._keepalive_s = name, work, wake, keepalive_s
+        self._seen_at = time.perf_counter()
         self.results: tuple[Any, ...] = ()
         self.state: State = "waiting"
         self.error: ExplainerError | None = None
@@ -216,6 +219,10 @@ class Job:
     def is_over(self) -> bool:
         """True when no further result will come."""
         return self._done.is_set()
+
+    def touch(self) -> None:
+        """Tell the scheduler that somebody still waits for this."""
+        self._seen_at = time.perf_counter()
 
     def cancel(self) -> None:
         """Stop before the next piece of work. Results so far stay."""
@@ -233,8 +240,9 @@ class Job:
     def advance(self) -> None:
         """Compute up to the next result (worker thread only)."""
         self.state = "running"
+        unseen_s = time.perf_counter() - self._seen_at
         try:
-            if self._cancelled:
+            if self._cancelled or (self._keepalive_s is not None and unseen_s > self._keepalive_s):
                 self._work.close()  # type: ignore[attr-defined]
                 self._finish("cancelled")
                 return
@@ -296,12 +304,17 @@ class Scheduler:
             self._changed.notify()
         return run
 
-    def run_job(self, name: str, make: Callable[[LoadedModel], Iterator[object]]) -> Job:
-        """Start a measurement. Raises BusyError while one of the same name is under way, or too many are."""
+    def run_job(
+        self, name: str, make: Callable[[LoadedModel], Iterator[object]], *, keepalive_s: float | None = None
+    ) -> Job:
+        """Start a measurement. Raises BusyError while one of the same name is under way, or too many are.
+
+        With `keepalive_s` it is cancelled when nobody has called `Job.touch` for so long.
+        """
         with self._changed:
             if len(self._jobs) >= self.max_jobs or any(job.name == name for job in self._jobs):
                 raise BusyError()
-            job = Job(name, make(self.loaded), self.wake)
+            job = Job(name, make(self.loaded), self.wake, keepalive_s)
             self._jobs.append(job)
             self._changed.notify()
         return job

@@ -12,7 +12,9 @@ from pages.views.text import escape_markdown, size, visible
 
 settings.declare("kv", "k", str, settings.one_of("k", "v"))
 settings.declare("kv_head", 0, int, settings.between(0, 255))
-settings.declare("kv_cell", "", kv_cache_data.parse_cell)
+settings.declare(
+    "kv_cell", "", kv_cache_data.parse_cell, lambda cell: kv_cache_data.parse_cell(cell) == cell
+)
 
 KEY = "kv_stage"
 SINK_RATIO = 0.8  # the first column is called pale only where it is

@@ -31,6 +31,7 @@ def surprise(frame: Frame, record: RaceRecord, total: RaceSummary) -> None:
 def measure(frame: Frame) -> None:
     """The learner's own race: a button, progress, stop; a race that is over takes the stage."""
     n_tokens = controls.select(frame, "race_n", race_data.LENGTHS)
+    race_data.note_bound(frame, n_tokens)
 
     def draw(passes: tuple[Any, ...], over: bool) -> None:
         if over and race_data.keep(frame, frame.trace, passes):

@@ -409,6 +409,13 @@ def test_attention_is_where_the_configuration_puts_it():
 
 
 LLAMA = {"model_type": "llama", "num_hidden_layers": 4, "hidden_size": 64, "num_attention_heads": 4}
+KV = {"num_key_value_heads": 2}
+SANTACODER = {"model_type": "gpt2", "n_layer": 3, "n_embd": 64, "n_head": 4, "attention_head_type": "multiquery"}
+MLA = {**LLAMA, "model_type": "deepseek_v2", "num_key_value_heads": 4, "kv_lora_rank": 8, "qk_rope_head_dim": 4}
+GEMMA_4 = {**LLAMA, **KV, "model_type": "gemma4_text", "num_hidden_layers": 6, "head_dim": 16, "sliding_window": 9}
+GEMMA_4 |= {"attention_k_eq_v": True}
+WIDE = {"head_dim": 32, "num_key_value_heads": 1}
+SLIDING = {**LLAMA, **KV, "use_sliding_window": True, "sliding_window": 9, "max_window_layers": 3}
 TRAPS = [
     # (configuration, values per token in full layers, in window layers, window, state values)
     (LLAMA, 4 * 128, 0, None, 0),
@@ -662,6 +669,17 @@ TRAPS = [
         8,
         0,
     ),
+    (SANTACODER, 3 * 2 * 16, 0, None, 0),
+    ({**SANTACODER, "attention_head_type": "multihead"}, 3 * 2 * 64, 0, None, 0),
+    ({"model_type": "bloom", "n_embed": 64, "n_layer": 3, "num_attention_heads": 4}, 3 * 128, 0, None, 0),
+    ({**MLA, "use_mla": False}, 4 * 128, 0, None, 0),
+    ({**MLA, "use_mla": True}, 4 * (8 + 4), 0, None, 0),
+    ({**LLAMA, **KV, "model_type": "ernie4_5"}, 4 * 2 * 2 * 128, 0, None, 0),
+    ({**LLAMA, **KV, "model_type": "ernie4_5", "head_dim": None}, 4 * 2 * 2 * 16, 0, None, 0),
+    ({**GEMMA_4, "global_head_dim": 32, "num_global_key_value_heads": 1}, 2 * 32, 5 * 64, 9, 0),
+    ({**GEMMA_4, "per_layer_config": {"05": WIDE}}, 2 * 32, 5 * 64, 9, 0),
+    ({**GEMMA_4, "per_layer_config": {"5": {"head_dim": 32}}}, 2 * 64, 5 * 64, 9, 0),
+    ({**SLIDING, "model_type": "qwen3_moe"}, 0, 4 * 64, 9, 0),
     (
         {"architectures": ["LlamaForCausalLM"], **{k: v for k, v in LLAMA.items() if k != "model_type"}},
         512,
@@ -680,6 +698,7 @@ def test_spellings_and_traps(config, full, window, width, state):
     assert layout.windows == ((width,) if width else ())
 
 
+T5 = {"model_type": "t5", "num_layers": 2, "num_heads": 4, "d_kv": 8, "d_model": 32}
 REFUSALS = [
     # (configuration, the key that the refusal must name)
     ({}, "model_type"),
@@ -730,6 +749,26 @@ REFUSALS = [
     ({**CONFIGS["Nemotron-H-56B-Base-8K"], "hybrid_override_pattern": "MM*"}, "hybrid_override_pattern"),
     ({**CONFIGS["Nemotron-H-56B-Base-8K"], "hybrid_override_pattern": "M?"}, "hybrid_override_pattern"),
     ({**CONFIGS["gpt-oss-120b"], "layer_types": ["compressed"] * 36}, "layer_types"),
+    # keys of other families that would change the cache
+    ({**LLAMA, "use_mla": True}, "use_mla"),
+    ({**LLAMA, "multi_query": True}, "multi_query"),
+    ({**SANTACODER, "attention_head_type": "other"}, "attention_head_type"),
+    ({**MLA, "use_mla": False, "hidden_size": 65}, "hidden_size"),
+    ({**SLIDING, "model_type": "qwen2_moe"}, "layer_types"),
+    # each layer's own entry names other layers, or something unknown
+    ({**GEMMA_4, "per_layer_config": {"4": WIDE}}, "per_layer_config"),
+    ({**GEMMA_4, "per_layer_config": {"6": WIDE}}, "per_layer_config"),
+    ({**GEMMA_4, "per_layer_config": {"5": {**WIDE, "sliding_window": 3}}}, "per_layer_config"),
+    ({**GEMMA_4, "per_layer_config": {"5": WIDE, "05": WIDE}}, "per_layer_config"),
+    ({**GEMMA_4, "per_layer_config": {"five": WIDE}}, "per_layer_config"),
+    ({**GEMMA_4, "per_layer_config": {"5": 3}}, "5"),
+    # absent, and the class's own number is not that of the query heads
+    ({**LLAMA, "model_type": "smollm3"}, "num_key_value_heads"),
+    ({**LLAMA, "model_type": "phi4_multimodal"}, "num_key_value_heads"),
+    ({**LLAMA, "model_type": "jetmoe", "num_key_value_heads": 2}, "kv_channels"),
+    # half of a model
+    ({**T5, "architectures": ["T5EncoderModel"]}, "architectures"),
+    ({**T5, "is_encoder_decoder": False}, "is_encoder_decoder"),
 ]
 
 
@@ -812,6 +851,14 @@ TINY = {
     | {"num_key_value_heads": 4, "moe_intermediate_size": 32},
     "falcon": {"num_kv_heads": 2},
     "gpt_bigcode": {"n_embd": 64, "n_head": 4, "n_layer": 8, "n_positions": 64, "n_inner": 64},
+    "gemma4_text": {"head_dim": 16, "global_head_dim": 32, "num_global_key_value_heads": 1, "sliding_window": 6}
+    | {"attention_k_eq_v": True, "num_kv_shared_layers": 2, "num_hidden_layers": 14, "hidden_size_per_layer_input": 8}
+    | {"vocab_size_per_layer_input": 100},
+    "qwen3_moe": {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 3, "num_experts": 4}
+    | {"num_experts_per_tok": 2, "moe_intermediate_size": 32},
+    "bloom": {"n_layer": 3, "n_head": 4},
+    "smollm3": {"use_sliding_window": True, "sliding_window": 6, "layer_types": ["full_attention"] * 3}
+    | {"num_hidden_layers": 3},
     "jamba": {"mamba_dt_rank": 4, "mamba_d_state": 8, "num_experts": 2, "use_mamba_kernels": False},
 }
 

@@ -96,6 +96,7 @@ def test_half_a_pair_is_left_out(recorded_race: RaceRecord, loaded) -> None:
 def test_a_prompt_of_the_longest_length_still_races(recorded: Trace) -> None:
     """The lanes stop where prompt and answer reach the bound; the bar's total says so."""
     long = replace(recorded, tokens=recorded.prompt_tokens * 40, n_prompt=34 * 40)
-    assert race_data.task(long, 256).n_total == 2
+    assert race_data.task(long, 256).n_total == 512
+    assert race_data.prompt_room(256) + 256 == race.MAX_RACE_TOKENS + 1
     assert race_data.task(recorded, 256).n_total == 512
     assert race.MAX_RACE_TOKENS == 512

@@ -291,7 +291,7 @@ def test_another_measurement_is_said_in_a_sentence(
     monkeypatch: pytest.MonkeyPatch, no_model: cache.Engine
 ) -> None:
     class Busy:
-        def run_job(self, name: str, make: Any) -> None:
+        def run_job(self, name: str, make: Any, **more: Any) -> None:
             raise BusyError()
 
     no_model.scheduler = Busy()  # type: ignore[assignment]

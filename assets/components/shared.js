@@ -7,7 +7,7 @@
  * DRAWING     fitCanvas(canvas) -> {ctx, w, h}   palette(element)   hatch(ctx, colour)   rem()
  * TIME        new Player({...})   playerBar(player, text, options)   bindKeys(root, player)   once(fn)   settle(fn, ms)   reducedMotion()
  * PYTHON      new Agreement() -> {number(values), isNews(values, seq), holds(values)}     what both sides may change
- * WATCHING    watch(root, redraw) -> stop     redraws on resize, theme, projector mode
+ * WATCHING    watch(root, redraw) -> stop     redraws on resize, theme, projector mode          listen(root, name, hear) -> stop
  * FEEDBACK    tooltip(root) -> {show, hide}   announcer(root) -> say(text)
  *
  * Streamlit calls a component's default export again for each new `data` or theme: build once in instance(), then update.
@@ -207,6 +207,17 @@ class Agreement {
   }
 }
 
+/** Calls hear(event) for an event on window, until root has left the page: nobody tells a component that it was left.
+ *  (Those that have left are found when another one begins to listen.) Returns a function that stops it. */
+function listen(root, name, hear) {
+  const all = (globalThis.otatListeners ??= new Set()), entry = { root, since: performance.now() };
+  for (const other of all) if (!other.root.isConnected && performance.now() - other.since > 5000) other.stop();
+  entry.stop = () => { all.delete(entry); window.removeEventListener(name, hear); };
+  window.addEventListener(name, hear);
+  all.add(entry);
+  return entry.stop;
+}
+
 /** Redraws when the size, the theme, the density or projector mode changes. Returns a function that stops watching. */
 function watch(root, redraw) {
   const again = once(redraw);
@@ -216,8 +227,8 @@ function watch(root, redraw) {
   observer.observe(root);
   observer.observe(probe); // one rem wide: projector mode changes it
   probe.ontransitionrun = again; // --ink changed: another theme
-  window.addEventListener("resize", again);
-  return () => { observer.disconnect(); probe.remove(); window.removeEventListener("resize", again); };
+  const deaf = listen(root, "resize", again);
+  return () => { observer.disconnect(); probe.remove(); deaf(); };
 }
 
 /** One tooltip inside root (root must be positioned). show(x, y, content): CSS pixels relative to root. */

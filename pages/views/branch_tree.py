@@ -78,7 +78,7 @@ def _branch(frame: Frame, branch: Branch) -> dict[str, Any]:
         "parent": branch.parent,
         "at": branch.at,
         "state": branch.state,
-        "error": str(frame.explain(branch.error)) if branch.error else None,
+        "error": frame.explain(branch.error, markdown=False) if branch.error else None,
         "copied": branch.n_copied,
         "saved": branch.passes_saved,
         "passes": branch.n_passes,

@@ -12,6 +12,7 @@ bytes inside a dict would silently become text, so nobody sends them.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import Any
 import streamlit as st
 
 ROOT = Path(__file__).resolve().parents[2] / "assets" / "components"
+_log = logging.getLogger("otat")
 _registered: dict[str, tuple[tuple[int, ...], Callable[..., Any]]] = {}
 _lock = threading.Lock()
 
@@ -74,6 +76,18 @@ def set_document_language(lang: str) -> None:
         _registered["document"][1](data=[lang], key="otat_document_language")
 
 
+def _guarded(name: str, callback: Callable[[], None]) -> Callable[[], None]:
+    """Anybody can send anything from a browser. What cannot be used changes nothing, and only the log hears of it."""
+
+    def call() -> None:
+        try:
+            callback()
+        except Exception:
+            _log.exception("What the component %s sent could not be used", name)
+
+    return call
+
+
 def _last_number(key: str, name: str) -> int:
     value = (st.session_state.get(key) or {}).get(name)
     seq = value.get("seq") if isinstance(value, Mapping) else None
@@ -107,4 +121,5 @@ def mount(
     # To see whether a dict holds tables, Streamlit imports pandas and pyarrow: 0.4 s of the first paint. It does not
     # look into a list, so data without arrays travels in one; `opened()` in shared.js takes it out again.
     sent = dict(data) if has_arrays else [dict(data)]
-    return _renderer(name)(data=sent, key=key, height=height, width=width, **options, **callbacks)
+    guarded = {event: _guarded(name, callback) for event, callback in callbacks.items()}
+    return _renderer(name)(data=sent, key=key, height=height, width=width, **options, **guarded)

@@ -141,6 +141,9 @@ class Tree:
         for token_id in token_ids:
             possible = dict(place.candidates) if place else {}
             known = self.find(parent.id, at, token_id)
+            if known is not None and known.error is not None and not self._children(known):
+                self.remove(known)  # it may go better this time
+                known = None
             if place is None or known is not None or not self.has_room:
                 continue
             if token_id not in possible or token_id == place.token_id:
@@ -168,9 +171,12 @@ class Tree:
             own if branch.id == 0 else own + self.passes_before(self.branches[branch.parent], branch.n_copied)
         )
 
+    def _children(self, branch: Branch) -> list[Branch]:
+        return [b for b in self.grown if b.parent == branch.id]
+
     def remove(self, branch: Branch) -> None:
         """Forget a branch and all that grew from it."""
-        for child in [b for b in self.grown if b.parent == branch.id]:
+        for child in self._children(branch):
             self.remove(child)
         if branch.run is not None:
             branch.run.cancel()
@@ -226,8 +232,11 @@ class Tree:
         if not parent.reading.is_over:
             parent.reading.touch()
             return False
-        parent.reading.result(timeout=1)  # raises what went wrong
-        parent.cache, parent.reading = parent.reading.cache, None
+        reading, parent.reading = parent.reading, None  # whatever came of it: the next try reads again
+        reading.result(timeout=1)  # raises what went wrong
+        if reading.state != "finished":
+            return False
+        parent.cache = reading.cache
         self.n_readings += 1
         return True
 

@@ -114,13 +114,13 @@ class Frame:
 
     # --- errors ------------------------------------------------------------------------------------------------------
 
-    def explain(self, error: ExplainerError) -> str:
-        """The sentence of `error` in the learner's language, as Markdown with escaped values.
+    def explain(self, error: ExplainerError, *, markdown: bool = True) -> str:
+        """The sentence of `error` in the learner's language, as Markdown with escaped values, or as plain text.
 
         A value `why` names a translated `reason` (text key `reason.<why>`); `name` may be the name of a control.
         """
         if self.t.find(f"error.{error.code}") is None:
-            return escape_markdown(error)
+            return escape_markdown(error) if markdown else str(error)
         values = dict(error.values)
         for value, key in (
             ("reason", f"reason.{values.get('why')}"),
@@ -128,7 +128,7 @@ class Frame:
         ):
             if isinstance(self.t.find(key), str):
                 values[value] = self.t(key)
-        return self.md(f"error.{error.code}", **values)
+        return (self.md if markdown else self.t)(f"error.{error.code}", **values)
 
     @contextmanager
     def errors(self) -> Iterator[None]:
@@ -197,8 +197,12 @@ class Frame:
         """
         store = f"otat_answer_{self.page}_{key}"
         widget = f"otat_radio_{self.page}_{key}"
-        if widget not in st.session_state and store in st.session_state:
-            st.session_state[widget] = st.session_state[store]
+        asked, answer = st.session_state.get(store, (answer_index, None))
+        if asked != answer_index:  # another run, other figures: the right answer stands elsewhere in the list
+            st.session_state.pop(store)
+            st.session_state.pop(widget, None)
+        elif widget not in st.session_state and answer is not None:
+            st.session_state[widget] = answer
         with st.container(border=True, key=f"otat_predict_{self.page}_{key}", gap="small"):
             st.html(f'<span class="otat-tag">{html.escape(self.t("predict.title"))}</span>')
             choice = st.radio(
@@ -206,7 +210,7 @@ class Frame:
             )
             if choice is None:
                 return False
-            st.session_state[store] = choice
+            st.session_state[store] = (answer_index, choice)
             key = "predict.right" if choice == answer_index else "predict.wrong"
             st.markdown(f"{self.t(key, answer=options[answer_index])} {explanation}")
         return True

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import streamlit as st
 
 from core.errors import ExplainerError
-from pages.views import cache
+from pages.views import cache, live
 
 if TYPE_CHECKING:
     from core.model import LoadedModel
@@ -62,9 +62,10 @@ def start(task: Task) -> None:
     if scheduler is None or is_active(task):
         return
     try:
-        st.session_state[task.key] = (task.about, scheduler.run_job(task.job_name, task.make), None)
+        job = scheduler.run_job(task.job_name, task.make, keepalive_s=live.KEEPALIVE_S)
+        st.session_state[task.key] = (task.about, job, None)
     except ExplainerError as error:
-        st.session_state[task.key] = (task.about, None, error)
+        st.session_state[task.key] = (task.about, job_of(task), error)  # an earlier result stays on screen
 
 
 def stop(task: Task) -> None:
@@ -81,6 +82,9 @@ def panel(frame: Frame, task: Task, draw: Callable[[tuple[Any, ...], bool], None
         and st.session_state.get(task.key, ("", None, None))[1] is not None
     ):
         start(task)
+    about, earlier, _ = st.session_state.get(task.key, ("", None, None))
+    if task.timing and about != task.about and earlier is not None:
+        earlier.cancel()  # something else is asked now, and it would only stand in the way
     active = is_active(task)
     st.fragment(_panel, run_every=POLL_S if active else None)(frame, task, draw, active)
 
@@ -94,8 +98,13 @@ def _panel(frame: Frame, task: Task, draw: Callable[[tuple[Any, ...], bool], Non
         about, job, refused = st.session_state.get(task.key, ("", None, None))
         if about != task.about:
             return
-        if refused is not None or (job is not None and job.error is not None):
-            raise refused or job.error
+        with frame.errors():
+            if refused is not None:
+                raise refused
+        if job is not None:
+            job.touch()
+            if job.error is not None:
+                raise job.error
         if job is not None and (job.results or not active):
             draw(job.results, not active)
 

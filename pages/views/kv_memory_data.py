@@ -8,6 +8,7 @@ settings object, so that a copied link opens on the same model and the same figu
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -127,6 +128,8 @@ def _code(raw: str) -> str:
 
 
 def _numbers(raw: str, count: int, high: int) -> tuple[int, ...]:
+    if not re.fullmatch(r"[0-9]{1,5}(-[0-9]{1,5})*", raw):  # int() reads 1_0 and ４ too, JavaScript does not
+        raise ValueError(raw[:30])
     parts = tuple(int(part) for part in raw.split("-"))
     if len(parts) != count or not all(1 <= part <= high for part in parts):
         raise ValueError(raw[:30])

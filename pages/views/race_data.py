@@ -53,7 +53,7 @@ def keep(frame: Frame, trace: Trace, passes: tuple[LanePass, ...]) -> bool:
     name, record = st.session_state.get(_KEY, ("", None))
     if frame.loaded is None or len(passes) < 4:
         return False
-    new = RaceRecord.of(frame.loaded, trace.prompt, trace.n_prompt, processor_name(), passes)
+    new = RaceRecord.of(frame.loaded, trace.prompt, passes[0].n_context, processor_name(), passes)
     if name == prefill_wave.run_name(trace) and record is not None and record.passes == new.passes:
         return False
     st.session_state[_KEY] = (prefill_wave.run_name(trace), new)
@@ -62,10 +62,21 @@ def keep(frame: Frame, trace: Trace, passes: tuple[LanePass, ...]) -> bool:
 
 def task(trace: Trace, n_tokens: int) -> Task:
     """The measurement for this run's prompt."""
-    ids = tuple(token.id for token in trace.prompt_tokens)[: race.MAX_RACE_TOKENS]
+    ids = tuple(token.id for token in trace.prompt_tokens)[: prompt_room(n_tokens)]
     about = f"{prefill_wave.run_name(trace)}-{n_tokens}"
-    n_total = 2 * min(n_tokens, race.MAX_RACE_TOKENS - len(ids) + 1)
-    return Task("own", about, lambda loaded: race.cache_race(loaded, ids, n_tokens), n_total)
+    return Task("own", about, lambda loaded: race.cache_race(loaded, ids, n_tokens), 2 * n_tokens)
+
+
+def prompt_room(n_tokens: int) -> int:
+    """So many tokens of a prompt leave room for an answer of `n_tokens` (the last one is not read)."""
+    return race.MAX_RACE_TOKENS - n_tokens + 1
+
+
+def note_bound(frame: Frame, n_tokens: int) -> None:
+    """Say that a long prompt is cut."""
+    room, n_prompt = prompt_room(n_tokens), frame.trace.n_prompt
+    if n_prompt > room:
+        st.caption(frame.md("own.bounded", n=room, all=n_prompt))
 
 
 def component_data(frame: Frame, record: RaceRecord) -> dict[str, Any]:

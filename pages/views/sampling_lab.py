@@ -158,7 +158,9 @@ def _names(trace: Trace, choice: Choice, previous: Sequence[int]) -> list[list[A
     n = min(N_NAMES, logits.size)
     likeliest = np.argpartition(logits, logits.size - n)[logits.size - n :]
     asked = (st.session_state.get(LAB) or {}).get("names") or []
-    ids = dict.fromkeys([*map(int, likeliest), *previous, *(i for i in asked if 0 <= i < logits.size)])
+    ids = dict.fromkeys(
+        [*map(int, likeliest), *previous, *(i for i in asked if isinstance(i, int) and 0 <= i < logits.size)]
+    )
     return [[token_id, text, raw] for token_id, (text, raw) in zip(ids, names(trace, ids), strict=True)]
 
 

@@ -108,7 +108,7 @@ def _card(frame: Frame, tree: Tree, branch: Branch) -> str:
     if branch.state == "waiting":
         note = frame.t("continue.wait")
     if branch.error is not None:
-        note = frame.explain(branch.error)
+        note = frame.explain(branch.error, markdown=False)
     first, rest = _spoken(branch.tokens[:1]), _spoken(branch.tokens[1:])
     title = frame.t(f"continue.{branch.label}")
     return _html(title, _context(tree, branch.at), first, rest, note, growing=branch.is_growing)

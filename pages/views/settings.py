@@ -136,7 +136,7 @@ declare("seed", 0, int, between(0, 2**31 - 1))
 declare("max_tokens", 40, int, between(1, MAX_NEW_TOKENS))
 declare("lang", "", str, one_of("", "en", "ja"))
 declare("projector", False)
-declare("step", -1, int, between(-1, MAX_NEW_TOKENS))
+declare("step", -1, int, between(-1, 2_000))  # a pass of a run; a long prompt is read in several
 declare("run", False)  # a link with run=1 replays the run in the session that opens it
 
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed", "max_tokens")

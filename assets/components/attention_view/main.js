@@ -86,7 +86,7 @@ function buildView(root) {
 }
 
 function chooseLayer(s, layer) {
-  if (layer === s.meta.layer) return;
+  if (layer === (s.wanted ?? s.meta.layer)) return;
   s.root.classList.add("busy");
   s.wanted = layer;
   s.send("layer", layer);

@@ -77,7 +77,7 @@ function buildKv(root) {
   const s = {
     root, pill: q(".pill"), what: q(".what"), which: q(".which"), heads: q(".heads"), canvas: q("canvas"), legend: q(".legend"), controls: q(".controls"),
     chain: q(".chain"), tableTitle: q(".table-box h2"), scroll: q(".table-box .scroll"), thead: q("thead"), tbody: q("tbody"),
-    wiringTitle: q(".wiring h2"), says: q(".says"), wires: q(".wires"), cost: q(".cost"), view: { kv: "k", head: 0, cell: null }, run: null, shown: -1,
+    wiringTitle: q(".wiring h2"), says: q(".says"), wires: q(".wires"), cost: q(".cost"), view: { kv: "k", head: 0, cell: null }, run: null, shown: -1, given: "", sentAt: -Infinity,
   };
   s.player = new Player({ speed: 0.1, onChange: (p, why) => { if (s.m) drawKv(s, why); } });
   s.tell = settle(() => send(s));
@@ -92,7 +92,7 @@ function buildKv(root) {
 function send(s) {
   const step = s.player.atEnd ? null : s.player.position, view = { step, kv: s.view.kv, head: s.view.head, cell: s.view.cell }, key = JSON.stringify(view);
   if (key === s.sent) return;
-  s.sent = key;
+  s.sent = key; s.sentAt = performance.now();
   s.commit("view", view);
 }
 
@@ -397,13 +397,17 @@ export default function (component) {
   s.canvas.setAttribute("aria-roledescription", m.text.grid);
   const valueText = (p) => t(s.text.pass_of, { i: p.position, n: p.count });
   if (!s.bar) s.controls.append((s.bar = playerBar(s.player, m.text, { speeds: [0.02, 0.1, 0.25, 1], valueText }))); else s.bar.setText(m.text);
-  if (fresh) {
+  // Python sends the view along when it draws the whole page: it is news for a new run, and when somebody went Back in
+  // the browser. Soon after a choice of one's own it may still be that from before it.
+  const given = JSON.stringify(m.view), news = fresh || (given !== s.given && given !== s.sent && performance.now() - s.sentAt > 3000);
+  s.given = given;
+  if (news) {
     s.tell.cancel();
     s.view = { kv: m.view.kv, head: m.view.head <= m.n_kv_heads ? m.view.head : 0, cell: m.view.cell };
     s.sent = JSON.stringify({ step: m.view.step, ...s.view });
     s.player.pause({ quiet: true });
   }
   drawModes(s); buildTable(s);
-  s.player.update({ count: m.steps.length, duration: (i) => stepDuration(s, i), ...(fresh ? { position: m.view.step ?? m.steps.length } : {}) });
+  s.player.update({ count: m.steps.length, duration: (i) => stepDuration(s, i), ...(news ? { position: m.view.step ?? m.steps.length } : {}) });
   return () => { s.tell.cancel(); s.player.stop(); };
 }

@@ -193,8 +193,7 @@ function build(root) {
   lab.colours = null;
   watch(root, () => { lab.colours = null; if (lab.result) paint(lab); });
   const arrived = (event) => { if (event.detail === lab.data?.logits_key) takeLogits(lab); };
-  window.addEventListener("otat-logits", arrived);
-  lab.stop = () => window.removeEventListener("otat-logits", arrived);
+  listen(root, "otat-logits", arrived);
   bindStrip(lab);
   return lab;
 }

@@ -263,7 +263,7 @@ function buildLab(root) {
   bindKeys(q(".merges"), s.player);
   bindRow(s);
   watch(root, () => { s.colours = null; if (s.enc) { drawRow(s); grow(s); } });
-  window.addEventListener("otat-tokens", () => { if (s.data) { if (!s.table) read(s); else drawRow(s); } });
+  listen(root, "otat-tokens", () => { if (s.data) { if (!s.table) read(s); else drawRow(s); } });
   return s;
 }
 
