@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from core.errors import QueueFullError
 from core.sampling import SamplingParams
 from core.scheduler import Request
 from core.trace import Trace
@@ -38,7 +40,10 @@ def frame(recorded: Trace) -> Callable[..., Any]:
         settings, text = Settings(), Text(lang, "branching")
         for name, value in values.items():
             assert settings.set(name, value)
-        return SimpleNamespace(settings=settings, lang=lang, t=text, md=text.md, trace=recorded, explain=str)
+        explain = lambda error, markdown=True: str(error)  # noqa: E731
+        return SimpleNamespace(
+            settings=settings, lang=lang, t=text, md=text.md, trace=recorded, explain=explain
+        )
 
     return made
 
@@ -153,6 +158,45 @@ def test_removing_a_branch_removes_what_grew_from_it(engine: Any, recorded: Trac
     tree.grow(first.id, 5, [first.places[2].candidates[1][0]], GREEDY)
     tree.remove(first)
     assert not tree.grown
+
+
+def test_a_branch_that_was_refused_can_be_grown_again(engine: Any, recorded: Trace) -> None:
+    """A whole class presses Run at once, the queue is full, and a minute later it is not."""
+    tree = forks.from_trace(recorded, None)
+    other = candidates(tree, 4)[1:2]
+    full_queue = SimpleNamespace(submit=lambda request: (_ for _ in ()).throw(QueueFullError(n_waiting=64)))
+    [branch] = tree.grow(0, 4, other, GREEDY)
+    tree.advance(SimpleNamespace(loaded=engine.loaded, scheduler=full_queue))
+    assert branch.state == "failed"
+    assert isinstance(branch.error, QueueFullError)
+    [again] = tree.grow(0, 4, other, GREEDY)
+    assert tree.grow(0, 4, other, GREEDY) == []
+    forks.finish(tree, engine)
+    assert again.state == "finished"
+    assert tree.grown == [again]
+
+
+@pytest.mark.parametrize("how", ["fails", "is cancelled"])
+def test_a_reading_that_came_to_nothing_is_made_again(engine: Any, recorded: Trace, how: str) -> None:
+    tree = forks.from_trace(recorded, None)
+    [branch] = tree.grow(0, 4, candidates(tree, 4)[1:2], GREEDY)
+    tree.advance(engine)
+    reading = tree.trunk.reading
+    assert reading is not None
+    if how == "fails":
+        engine.scheduler._fail(reading, RuntimeError("no memory"))
+    else:
+        reading.cancel()
+    while not reading.is_over:
+        time.sleep(0.01)
+    if reading.state == "finished":
+        pytest.fail("the reading was over before it could be stopped")
+    tree.advance(engine)
+    if how == "fails":
+        assert branch.state == "failed"
+        [branch] = tree.grow(0, 4, candidates(tree, 4)[1:2], GREEDY)
+    forks.finish(tree, engine)
+    assert branch.state == "finished"
 
 
 def test_what_is_sent_is_small(frame: Any, example: forks.Tree, recorded: Trace) -> None:

@@ -14,8 +14,17 @@ from streamlit.testing.v1 import AppTest
 from core.attention import layer_maps
 from core.errors import BusyError
 from core.prefill import LengthTime, Race, attention_pairs
+from core.scheduler import Job
 from core.trace import Step, Trace
-from pages.views import cache, prefill_attention, prefill_lens, prefill_measure, prefill_table, prefill_wave
+from pages.views import (
+    cache,
+    jobs,
+    prefill_attention,
+    prefill_lens,
+    prefill_measure,
+    prefill_table,
+    prefill_wave,
+)
 from pages.views.settings import Settings
 from pages.views.text import Text
 from tests.conftest import ROOT
@@ -285,6 +294,30 @@ def test_bad_values_in_the_link_do_not_hurt(no_model: cache.Engine) -> None:
     assert not app.exception
     assert not app.error
     assert app.warning
+
+
+def test_a_refused_measurement_keeps_the_results_of_the_one_before(
+    monkeypatch: pytest.MonkeyPatch, no_model: cache.Engine
+) -> None:
+    over = Job("measurement", iter([]), lambda: None)
+    over.advance()
+    given: list[Job] = [over]
+
+    class Once:
+        def run_job(self, name: str, make: Any, **more: Any) -> Job:
+            if not given:
+                raise BusyError()
+            return given.pop()
+
+    no_model.scheduler = Once()  # type: ignore[assignment]
+    task = jobs.Task("race", "about", lambda loaded: iter([]), 1)
+    state: dict[str, Any] = {}
+    monkeypatch.setattr(jobs.st, "session_state", state)
+    jobs.start(task)
+    jobs.start(task)
+    about, job, refused = state[task.key]
+    assert (about, job) == ("about", over)
+    assert isinstance(refused, BusyError)
 
 
 def test_another_measurement_is_said_in_a_sentence(

@@ -369,3 +369,63 @@ def test_a_model_that_could_not_be_loaded_is_told_until_it_is_tried_again(monkey
         app.run()
         assert "/no/such/model" in app.error[0].value
         assert engine.status.failed
+
+
+def test_an_answer_does_not_outlive_the_place_of_the_right_one(no_model: Engine) -> None:
+    """Options are sorted by a run's own figures: after another run the same place may hold another answer."""
+
+    def script() -> None:
+        import streamlit as st
+
+        from pages.views.frame import Frame
+        from pages.views.settings import Settings
+
+        frame = Frame("prefill", "en", Settings())
+        frame.predict("ratio", "How much?", ["1", "2", "4"], st.session_state.get("right", 1), "Because.")
+
+    app = AppTest.from_function(script).run()
+    app = app.radio[0].set_value(1).run()
+    assert "Because." in said(app)
+    assert app.run().radio[0].value == 1
+    app.session_state["right"] = 0
+    app = app.run()
+    assert app.radio[0].value is None
+    assert "Because." not in said(app)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"mem_model": "manual", "mem_shape": "3_2-32-8-128"},
+        {"mem_model": "manual", "mem_shape": "３２-32-8-128"},
+        {"mem_model": "manual", "mem_mla": "5_1-64"},
+        {"mem_model": "custom", "mem_layers": "F5.5.2-a2", "mem_tp": "2"},
+        {"mem_model": "custom", "mem_layers": "S0.0.0s5p2-a2", "mem_tp": "2"},
+    ],
+    ids=str,
+)
+def test_numbers_that_only_one_side_could_read_are_refused(query: dict[str, str], no_model: Engine) -> None:
+    app = open_page(ROOT / "pages" / "6_kv_memory.py", **query)
+    assert not app.exception
+    assert len(app.warning) == 1
+
+
+def test_a_config_with_half_a_character_in_its_name_does_no_harm(no_model: Engine) -> None:
+    from pages.views import kv_memory_data
+    from pages.views.settings import Settings
+
+    mine = Settings()
+    shape = '"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4'
+    kv_memory_data.declare()
+    kv_memory_data.take_config(mine, f'{{"model_type": "llama", {shape}, "_name_or_path": "a\\ud800b"}}')
+    assert mine.query()["mem_name"] == "a?b"
+
+
+def test_what_a_component_sends_cannot_break_a_page(caplog: pytest.LogCaptureFixture) -> None:
+    from pages.views import components
+
+    def callback() -> None:
+        raise KeyError("step")
+
+    components._guarded("kv_stage", callback)()
+    assert "kv_stage" in caplog.text

@@ -30,6 +30,7 @@ from core.forward import Span, packed_forward
 from core.model import LoadedModel
 from core.sampling import SamplingParams
 from core.scheduler import Request, Run, Scheduler
+from core.trace import Trace
 
 PROMPTS = [
     "What is gravity?",
@@ -220,6 +221,46 @@ def test_a_learner_who_goes_away_is_cancelled(scheduler: Scheduler, loaded: Load
         assert len(watched.steps) <= 20
         time.sleep(0.05)
     assert watched.state == "finished"
+
+
+def test_a_cancelled_run_that_cannot_be_kept_fails_alone(own: Any, loaded: LoadedModel) -> None:
+    """Copying a trace takes memory, of which there may be none."""
+    scheduler = own()
+    unlucky = scheduler.submit(request_of(loaded, "Once upon a time", SamplingParams(max_tokens=200)))
+    while not unlucky.steps:
+        time.sleep(0.005)
+    whole = scheduler.assemble
+
+    def assemble(run: Run, *, vectors: bool = False) -> Trace:
+        if run is unlucky and vectors:
+            raise MemoryError
+        return whole(run, vectors=vectors)
+
+    scheduler.assemble = assemble
+    unlucky.cancel()
+    assert unlucky._done.wait(20)
+    assert unlucky.state == "failed"
+    after = scheduler.submit(request_of(loaded, "Once", SamplingParams(max_tokens=2)))
+    assert after.result(20).n_generated == 2
+
+
+def test_a_measurement_that_nobody_waits_for_is_stopped(own: Any) -> None:
+    scheduler = own()
+
+    def work(loaded: LoadedModel) -> Iterator[int]:
+        for i in range(100_000):
+            time.sleep(0.005)
+            yield i
+
+    watched = scheduler.run_job("watched", work, keepalive_s=0.3)
+    left = scheduler.run_job("left", work, keepalive_s=0.3)
+    while not left.is_over:
+        watched.touch()
+        time.sleep(0.02)
+    assert (left.state, watched.is_over) == ("cancelled", False)
+    watched.cancel()
+    watched.wait(10)
+    assert scheduler.run_job("left", lambda loaded: iter([1])).wait(10) == (1,)
 
 
 def test_a_full_queue_is_an_answer(own: Any, loaded: LoadedModel) -> None:

@@ -11,7 +11,8 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from core.trace import Trace
-from tests.browser.helpers import axe_violations, overflow_px, wait_for_model, wait_for_run
+from pages.views.settings import LATE_S
+from tests.browser.helpers import axe_violations, overflow_px, wait_for_app, wait_for_model, wait_for_run
 
 
 def stage(page: Page) -> Locator:
@@ -137,6 +138,27 @@ def test_a_click_shows_the_numbers_of_the_cell(open_page: Callable[..., Page], r
         listed = label.split(": ")[1].removesuffix(" …").split(", ")
         assert [float(value) for value in listed] == pytest.approx(numbers[:8].astype(float), abs=0.0051)
         assert f"length {np.linalg.norm(numbers.astype(np.float64)):.2f}" in label
+
+
+def test_back_in_the_browser_goes_back_to_the_cell_before(
+    open_page: Callable[..., Page], recorded: Trace
+) -> None:
+    page = open_page("kv_cache", lang="en")
+    heading = page.locator(".kv-vector h2")
+
+    def choose(layer: int, position: int) -> None:
+        x, y = cell_point(page, recorded, layer, position)
+        stage(page).locator("canvas").click(position={"x": x, "y": y})
+        page.wait_for_url(f"**kv_cell={layer + 1}-{position + 1}*")
+
+    choose(3, 35)
+    choose(7, 20)
+    wait_for_app(page)
+    page.wait_for_timeout(1000 * LATE_S + 100)  # until then Python takes the earlier URL for a late one
+    page.go_back()
+    expect(heading).to_contain_text("Layer 4, position 36")
+    choose(7, 20)  # the grid went back too: this is a new choice
+    expect(heading).to_contain_text("Layer 8, position 21")
 
 
 def test_the_token_just_chosen_has_nothing(open_page: Callable[..., Page], recorded: Trace) -> None:

@@ -192,6 +192,18 @@ def test_layer_and_head_are_chosen_and_travel_in_the_link(
     assert shown == pytest.approx(float(weights.max()), abs=6e-4)
 
 
+def test_the_last_of_two_quick_choices_of_a_layer_counts(open_page: Callable[..., Page]) -> None:
+    page = open_page("prefill", lang="en")
+    slider = viewer(page).get_by_role("slider")
+    start = slider.input_value()
+    slider.press("ArrowRight")
+    slider.press("ArrowLeft")
+    wait_for_app(page)
+    page.wait_for_timeout(1500)
+    expect(slider).to_have_value(start)
+    assert f"Layer {start}," in viewer(page).locator(".map-title").inner_text()
+
+
 def test_try_this_has_the_outcome_it_promises(open_page: Callable[..., Page], recorded: Trace) -> None:
     page = open_page("prefill", lang="en")
     viewer(page)

@@ -15,7 +15,7 @@
  *   norms: uint16 (2 × n_kv_heads × n_layers × n_traced), K then V: length of each vector
  *   layer_ms: float32 (n_steps × (n_layers + 1)), when each layer began and the last one ended, from the start of its pass
  * }
- * Sends setStateValue("view", {step, kv, head, cell}) when the learner has decided on something.
+ * Sends setStateValue("view", {step, kv, head, cell, seq}) when the learner has decided on something.
  */
 
 const MANY = 6000; // cells
@@ -93,7 +93,7 @@ function send(s) {
   const step = s.player.atEnd ? null : s.player.position, view = { step, kv: s.view.kv, head: s.view.head, cell: s.view.cell }, key = JSON.stringify(view);
   if (key === s.sent) return;
   s.sent = key; s.sentAt = performance.now();
-  s.commit("view", view);
+  s.commit("view", { ...view, seq: (s.seq = (s.seq ?? 0) + 1) }); // Streamlit passes over a value that it has had last
 }
 
 // ---- the grid ---------------------------------------------------------------------------------------------------------
