@@ -178,7 +178,7 @@ class Settings:
                 continue
             if name in _DECLARED:
                 self._take(name, query[name])
-            elif len(query[name]) <= 200 and len(self.unread) < 40:
+            elif len(query[name]) <= MAX_LINK_BYTES and len(self.unread) < 40:
                 self.unread[name] = query[name]
 
     def _take(self, name: str, raw: str) -> None:
