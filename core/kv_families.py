@@ -303,7 +303,7 @@ def gemma4(r: Reader) -> Layers:
     ]
     types = [*types[:-1], "full_attention"]
     kinds: Kinds = {FULL_TYPES: full(global_kv or kv, wide), WINDOW_TYPES: sliding(window, kv, width)}
-    own = per_layer(r, n, ("head_dim", "num_key_value_heads"))
+    own = layer_entries(r, n, ("head_dim", "num_key_value_heads"))
     if own is None:
         return _drop_shared(r, typed_layers(r, types, kinds))
     # Saved by a later library: the full layers' shape stands in each layer's own entry, and in no other key.
@@ -315,7 +315,7 @@ def gemma4(r: Reader) -> Layers:
     return _drop_shared(r, layers)
 
 
-def per_layer(r: Reader, n: int, known: Sequence[str]) -> dict[int, dict[str, int]] | None:
+def layer_entries(r: Reader, n: int, known: Sequence[str]) -> dict[int, dict[str, int]] | None:
     """What `per_layer_config` says of single layers: {"05": {"head_dim": 512}}. Anything unknown is refused."""
     entries = r.section("per_layer_config")
     if entries is None:
@@ -372,7 +372,7 @@ def step35(r: Reader) -> Layers:
     MTP layers.
     """
     n = count_layers(r)
-    per_layer(r, MAX_LAYERS, ())  # query heads only, which keep nothing
+    layer_entries(r, MAX_LAYERS, ())  # query heads only, which keep nothing
     kv, width = r.need("num_attention_groups", "num_key_value_heads"), r.need("head_dim")
     types = r.sequence("layer_types")
     if types is None or len(types) < n:
