@@ -18,11 +18,7 @@ A_THOUSAND = 1000  # the example of the formula: an answer of this length from a
 
 def surprise(frame: Frame, record: RaceRecord, total: RaceSummary) -> None:
     """The same words, so many times slower, for keys and values that were known already."""
-    values = {
-        "n": total.n_tokens,
-        "ratio": f"{total.speed_up:.1f}",
-        "computed": f"{total.without_computed:,}",
-    }
+    values = {"n": total.n_tokens, "ratio": f"{total.speed_up:.1f}", "computed": f"{total.without_computed:,}"}
     frame.surprise(frame.md("surprise", **values, needed=f"{total.with_computed:,}"))
     if not race_data.shown(frame.trace)[1]:
         st.caption(frame.md("recorded", prompt=record.prompt, machine=record.machine))

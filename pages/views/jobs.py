@@ -58,12 +58,10 @@ def is_active(task: Task) -> bool:
 
 def start(task: Task) -> None:
     """Begin the measurement. What speaks against it is kept and shown by the panel."""
-    scheduler = cache.engine().scheduler
-    if scheduler is None or is_active(task):
+    if cache.engine().scheduler is None or is_active(task):
         return
     try:
-        job = scheduler.run_job(task.job_name, task.make, keepalive_s=live.KEEPALIVE_S)
-        st.session_state[task.key] = (task.about, job, None)
+        st.session_state[task.key] = (task.about, live.run_job(task.job_name, task.make), None)
     except ExplainerError as error:
         st.session_state[task.key] = (task.about, job_of(task), error)  # an earlier result stays on screen
 
@@ -90,6 +88,7 @@ def panel(frame: Frame, task: Task, draw: Callable[[tuple[Any, ...], bool], None
 
 
 def _panel(frame: Frame, task: Task, draw: Callable[[tuple[Any, ...], bool], None], was_active: bool) -> None:
+    live.jobs_go_on()
     active = is_active(task)
     if active != was_active:
         st.rerun()  # the timer of a fragment is set by the whole page
@@ -101,10 +100,8 @@ def _panel(frame: Frame, task: Task, draw: Callable[[tuple[Any, ...], bool], Non
         with frame.errors():
             if refused is not None:
                 raise refused
-        if job is not None:
-            job.touch()
-            if job.error is not None:
-                raise job.error
+        if job is not None and job.error is not None:
+            raise job.error
         if job is not None and (job.results or not active):
             draw(job.results, not active)
 

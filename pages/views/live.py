@@ -11,6 +11,7 @@ as the model is ready, and gets the same tokens.
 from __future__ import annotations
 
 import html
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import streamlit as st
@@ -21,7 +22,8 @@ from pages.views import cache
 from pages.views import settings as settings_module
 
 if TYPE_CHECKING:
-    from core.scheduler import Run
+    from core.model import LoadedModel
+    from core.scheduler import Job, Run
     from core.trace import Trace
     from pages.views.frame import Frame
     from pages.views.settings import Settings
@@ -30,7 +32,8 @@ MAX_CHARACTERS = (
     100_000  # far beyond any prompt the model takes; below what would make tokenizing slow for others
 )
 KEEPALIVE_S = 30.0
-_RUN, _TRACE, _WANTED, _ERROR = "otat_run", "otat_trace", "otat_run_wanted", "otat_run_error"
+_RUN, _JOBS = "otat_run", "otat_jobs"
+_TRACE, _WANTED, _ERROR = "otat_trace", "otat_run_wanted", "otat_run_error"
 
 
 def current_run() -> Run | None:
@@ -66,6 +69,27 @@ def finished_trace() -> Trace | None:
         st.session_state[_TRACE] = (run, run.result(timeout=5))
     trace: Trace = st.session_state[_TRACE][1]
     return trace if trace.n_generated else None
+
+
+def run_job(name: str, make: Callable[[LoadedModel], Iterator[object]]) -> Job:
+    """A measurement that this session waits for, on whatever page it is. It ends soon after the session has gone.
+
+    Raises BusyError. Call it only where the model is ready.
+    """
+    scheduler = cache.engine().scheduler
+    assert scheduler is not None
+    job = scheduler.run_job(name, make, keepalive_s=KEEPALIVE_S)
+    st.session_state[_JOBS] = (*st.session_state.get(_JOBS, ()), job)
+    return job
+
+
+def jobs_go_on() -> bool:
+    """True while a measurement of this session is under way. Being asked keeps it going."""
+    active = tuple(job for job in st.session_state.get(_JOBS, ()) if not job.is_over)
+    st.session_state[_JOBS] = active
+    for job in active:
+        job.touch()
+    return bool(active)
 
 
 def params_of(settings: Settings) -> SamplingParams:
@@ -153,8 +177,8 @@ def status(frame: Frame) -> None:
 
 
 def _has_news(frame: Frame) -> bool:
-    loading = cache.engine().status
-    return not (loading.ready or loading.failed) or is_wanted() or (frame.page != "home" and is_active())
+    loading, measures = cache.engine().status, jobs_go_on()
+    return measures or not (loading.ready or loading.failed) or is_wanted() or (frame.page != "home" and is_active())
 
 
 def _status(frame: Frame, had_news: bool) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import streamlit as st
 
 from core.prompt_effect import PromptEffect, RecordedEffect, effects, expected_slowdown, n_passes, slower_by
-from pages.views import charts, tables
+from pages.views import charts, live, tables
 from pages.views.cache import RUNS
 from pages.views.tables import Cell
 from pages.views.text import seconds, size
@@ -23,7 +23,7 @@ def _start(frame: Frame) -> None:
     from core.prompt_effect import measure_prompt_effect
 
     with frame.errors():
-        st.session_state[_JOB] = frame.scheduler.run_job("prompt_effect", measure_prompt_effect())
+        st.session_state[_JOB] = live.run_job("prompt_effect", measure_prompt_effect())
 
 
 def _stop() -> None:
@@ -54,6 +54,7 @@ def section(frame: Frame) -> None:
 
 def _watch(frame: Frame, was_active: bool) -> None:
     job = st.session_state.get(_JOB)
+    live.jobs_go_on()
     if job is None:
         return
     if was_active and job.is_over:
