@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import time
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -13,12 +15,14 @@ from streamlit.testing.v1 import AppTest
 
 from core.attention import layer_maps
 from core.errors import BusyError
+from core.model import LoadedModel
 from core.prefill import LengthTime, Race, attention_pairs
-from core.scheduler import Job
+from core.scheduler import Job, Scheduler
 from core.trace import Step, Trace
 from pages.views import (
     cache,
     jobs,
+    live,
     prefill_attention,
     prefill_lens,
     prefill_measure,
@@ -318,6 +322,28 @@ def test_a_refused_measurement_keeps_the_results_of_the_one_before(
     about, job, refused = state[task.key]
     assert (about, job) == ("about", over)
     assert isinstance(refused, BusyError)
+
+
+def test_a_measurement_goes_on_while_its_session_looks_at_any_page(
+    monkeypatch: pytest.MonkeyPatch, no_model: cache.Engine, scheduler: Scheduler
+) -> None:
+    no_model.scheduler = scheduler
+    monkeypatch.setattr(live, "KEEPALIVE_S", 0.5)
+    monkeypatch.setattr(live.st, "session_state", {})
+
+    def work(loaded: LoadedModel) -> Iterator[int]:
+        for i in range(10_000):
+            time.sleep(0.01)
+            yield i
+
+    job = live.run_job("looked-at", work)
+    for _ in range(8):
+        assert live.jobs_go_on()
+        time.sleep(0.2)
+    assert not job.is_over
+    assert job._done.wait(10)  # nobody looks any more
+    assert job.state == "cancelled"
+    assert not live.jobs_go_on()
 
 
 def test_another_measurement_is_said_in_a_sentence(
