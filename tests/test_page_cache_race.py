@@ -10,6 +10,7 @@ from streamlit.testing.v1 import AppTest
 
 from core import race
 from core.errors import TraceFileError
+from core.model import LoadedModel
 from core.race import RaceRecord, cache_race, expected_counts, summarize
 from core.scheduler import Scheduler
 from core.trace import Trace
@@ -93,10 +94,15 @@ def test_half_a_pair_is_left_out(recorded_race: RaceRecord, loaded) -> None:
     assert cut.tokens[0] == replace(recorded_race.tokens[0])
 
 
-def test_a_prompt_of_the_longest_length_still_races(recorded: Trace) -> None:
-    """The lanes stop where prompt and answer reach the bound; the bar's total says so."""
+def test_a_prompt_of_the_longest_length_still_races(
+    recorded: Trace, loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As much of it is raced with as leaves room for the answer."""
     long = replace(recorded, tokens=recorded.prompt_tokens * 40, n_prompt=34 * 40)
     assert race_data.task(long, 256).n_total == 512
-    assert race_data.prompt_room(256) + 256 == race.MAX_RACE_TOKENS + 1
+    seen: list[int] = []
+    monkeypatch.setattr(race, "cache_race", lambda loaded, ids, n_tokens: seen.append(len(ids)))
+    race_data.task(long, 256).make(loaded)
+    assert seen == [race.MAX_RACE_TOKENS - 256 + 1]  # the last token of the answer is not read
     assert race_data.task(recorded, 256).n_total == 512
     assert race.MAX_RACE_TOKENS == 512

@@ -324,6 +324,21 @@ def test_a_refused_measurement_keeps_the_results_of_the_one_before(
     assert isinstance(refused, BusyError)
 
 
+def test_a_measurement_of_something_else_is_stopped(monkeypatch: pytest.MonkeyPatch, no_model: cache.Engine) -> None:
+    """Its Stop button is gone from the page, and it would stand in the way of the next one."""
+    monkeypatch.setattr(jobs.st, "session_state", {})
+    monkeypatch.setattr(jobs, "_panel", lambda *about: None)
+    earlier = Job("measurement", (i for i in range(3)), lambda: None)
+    task = jobs.Task("race", "16 tokens", lambda loaded: iter([]), 1)
+    jobs.st.session_state[task.key] = (task.about, earlier, None)
+    jobs.panel(None, task, lambda results, over: None)  # type: ignore[arg-type]
+    earlier.advance()
+    assert earlier.state == "running"
+    jobs.panel(None, replace(task, about="32 tokens"), lambda results, over: None)  # type: ignore[arg-type]
+    earlier.advance()
+    assert earlier.state == "cancelled"
+
+
 def test_a_measurement_goes_on_while_its_session_looks_at_any_page(
     monkeypatch: pytest.MonkeyPatch, no_model: cache.Engine, scheduler: Scheduler
 ) -> None:

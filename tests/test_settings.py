@@ -6,8 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core.scheduler import Scheduler
 from pages.views import settings as module
 from pages.views.settings import Settings
+
+MAX_PROMPT_TOKENS = Scheduler.__init__.__kwdefaults__["max_prompt_tokens"]
 
 
 def pulled(**query: str) -> Settings:
@@ -214,6 +217,13 @@ def test_a_value_that_came_back_at_once_counts(clock: list[float], monkeypatch: 
     assert mine.get("seed") == 1
     mine.pull(Browser(seed="2"))
     assert mine.get("seed") == 1
+
+
+def test_every_pass_of_the_longest_run_can_be_chosen() -> None:
+    """A long prompt is read in several passes, before those of the answer."""
+    mine = Settings()
+    assert mine.set("step", MAX_PROMPT_TOKENS + module.MAX_NEW_TOKENS)
+    assert pulled(step="258").get("step") == 258
 
 
 def test_text_that_fits_into_no_url_is_refused() -> None:
