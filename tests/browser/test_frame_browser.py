@@ -9,6 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+from pages.views.settings import LATE_S
 from tests.browser.helpers import Server, wait_for_app, wait_for_model
 from tests.conftest import ROOT
 
@@ -76,6 +77,7 @@ def test_a_link_to_another_page_keeps_what_was_chosen_since_it_was_drawn(open_pa
     page = open_page("tokens", lang="en", text="abc")
     page.locator("textarea").fill("hello world")
     page.wait_for_url("**text=hello*")
+    page.wait_for_timeout(1000 * LATE_S + 100)  # until then the link's older URL would pass for a late one anyway
     go_to(page, "prefill")
     go_to(page, "tokens")
     expect(page.locator("textarea")).to_have_value("hello world")
